@@ -12,4 +12,5 @@
 //! `engine`, `inventory` and `agent` alone.
 
 pub mod base;
+pub mod weights;
 

@@ -1,0 +1,38 @@
+//! What a model is: GGUF, safetensors and config.json read through a "need these bytes" interface.
+//!
+//! In: a file listing and byte ranges. Out: variants with their architecture, files and tensor totals.
+//! May import: base. Pure: whoever has the files (controller, node agent, hub) supplies the ranges.
+//!
+//! [`inspect`] is called in a loop: it answers [`Inspect::Need`] until the supplied [`Ranges`] hold every
+//! header, then [`Inspect::Done`]. It never asks for tensor data. What the files say is untrusted: lengths,
+//! counts, nesting and names are bounded, and the answer to a bad file is a [`WeightsError`].
+
+mod class_defaults;
+mod config_json;
+mod error;
+mod families;
+mod ggml;
+mod gguf;
+mod gguf_model;
+mod inspect;
+mod json;
+mod layers;
+mod names;
+mod quantisation;
+mod ranges;
+mod safetensors;
+mod safetensors_model;
+mod variant;
+
+#[cfg(test)]
+mod samples;
+#[cfg(test)]
+mod tests;
+
+pub use error::WeightsError;
+pub use inspect::{Inspect, inspect};
+pub use ranges::{Listing, Ranges};
+pub use variant::*;
+
+#[cfg(test)]
+pub(crate) use samples::{GgufWriter, SafetensorsWriter, inspect_memory};
