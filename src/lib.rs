@@ -12,5 +12,6 @@
 //! `engine`, `inventory` and `agent` alone.
 
 pub mod base;
+pub mod engine;
 pub mod weights;
 

@@ -1,0 +1,173 @@
+//! `llama-server`.
+//!
+//! Flags: `common/arg.cpp` of llama.cpp. Sizes: with `--kv-unified` the context `-c` is the total that all
+//! slots share, so it is the context of one sequence times the sequences.
+
+use super::argv::{HOST, PORT, Settings, push};
+use super::versions::{Feature, has};
+
+/// Physical batch. It decides the compute buffer and the sliding cache, so it is set and not left to the
+/// default (which is the same).
+pub const LLAMA_UBATCH: u64 = 512;
+/// Copies of the sliding window or recurrent state that a slot may keep in host memory. The default of 32 can
+/// take several GiB.
+pub const CONTEXT_CHECKPOINTS: u64 = 2;
+
+/// More layers than any model has (the usual 99 leaves some of a 126-layer model on the CPU).
+const ALL_LAYERS: u32 = 9999;
+
+pub(super) const OWNED: &[&str] = &[
+    "-m",
+    "--model",
+    "-mu",
+    "--model-url",
+    "-hf",
+    "-hfr",
+    "--hf-repo",
+    "-hff",
+    "--hf-file",
+    "-hft",
+    "--hf-token",
+    "--models-dir",
+    "--models-preset",
+    "--models-max",
+    "-c",
+    "--ctx-size",
+    "-np",
+    "--parallel",
+    "-ngl",
+    "--gpu-layers",
+    "--n-gpu-layers",
+    "-kvu",
+    "--kv-unified",
+    "-no-kvu",
+    "--no-kv-unified",
+    "--kv-unified-per-slot",
+    "-ctk",
+    "--cache-type-k",
+    "-ctv",
+    "--cache-type-v",
+    "-b",
+    "--batch-size",
+    "-ub",
+    "--ubatch-size",
+    "-fa",
+    "--flash-attn",
+    "-fit",
+    "--fit",
+    "-fitt",
+    "--fit-target",
+    "-fitc",
+    "--fit-ctx",
+    "-sm",
+    "--split-mode",
+    "-ts",
+    "--tensor-split",
+    "-mg",
+    "--main-gpu",
+    "-dev",
+    "--device",
+    "--rpc",
+    "-mm",
+    "--mmproj",
+    "-a",
+    "--alias",
+    "--host",
+    "--port",
+    "--reuse-port",
+    "--api-prefix",
+    "--ssl-key-file",
+    "--ssl-cert-file",
+    "--api-key",
+    "--api-key-file",
+    "--metrics",
+    "--slots",
+    "--no-slots",
+    "--slot-save-path",
+    "--webui",
+    "--no-webui",
+    "--ui",
+    "--no-ui",
+    "-cram",
+    "--cache-ram",
+    "-ctxcp",
+    "--ctx-checkpoints",
+    "--swa-checkpoints",
+    "--swa-full",
+    "-nkvo",
+    "--no-kv-offload",
+    "--kv-offload",
+    "--offline",
+    "--props",
+    "--log-disable",
+    "--log-file",
+    "--version",
+    "--help",
+    "-h",
+    "--embedding",
+    "--embeddings",
+    "--reranking",
+];
+
+/// Adds everything after the program.
+pub(super) fn arguments(settings: &Settings, out: &mut Vec<String>) {
+    let version = settings.version.as_deref();
+    let sequences = u64::from(settings.concurrency.max(1));
+    push(out, "--model", &settings.model_path);
+    push(out, "--alias", &settings.served_name);
+    push(out, "--host", HOST);
+    push(out, "--port", PORT);
+    push(out, "-c", settings.context.saturating_mul(sequences));
+    push(out, "-np", sequences);
+    if has(Feature::KvUnified, version) {
+        out.push("--kv-unified".to_owned());
+    }
+    push(out, "-b", LLAMA_UBATCH.max(2048));
+    push(out, "-ub", LLAMA_UBATCH);
+    // Without flash attention the compute buffer grows with heads x context.
+    if has(Feature::FlashAttentionValue, version) {
+        push(out, "-fa", "on");
+    } else {
+        out.push("-fa".to_owned());
+    }
+    if let Some(dtype) = settings.kv_dtype {
+        push(out, "-ctk", dtype.word());
+        push(out, "-ctv", dtype.word());
+    }
+    if settings.accelerators == 0 {
+        push(out, "-ngl", 0);
+        if has(Feature::DeviceNone, version) {
+            push(out, "--device", "none");
+        }
+    } else {
+        push(out, "-ngl", ALL_LAYERS);
+        if settings.accelerators > 1 {
+            push(out, "-sm", "layer");
+            push(out, "-ts", tensor_split(settings));
+        }
+    }
+    if has(Feature::Fit, version) {
+        push(out, "-fit", "off");
+    }
+    if has(Feature::CacheRam, version) {
+        push(out, "--cache-ram", 0);
+    }
+    if has(Feature::ContextCheckpoints, version) {
+        push(out, "--ctx-checkpoints", CONTEXT_CHECKPOINTS);
+    }
+    out.push("--metrics".to_owned());
+    out.push("--slots".to_owned());
+    if has(Feature::NoWebUi, version) {
+        out.push("--no-webui".to_owned());
+    }
+}
+
+/// Proportions for `-ts`: the planned layer counts, else equal shares.
+fn tensor_split(settings: &Settings) -> String {
+    let counts: Vec<String> = if settings.layer_counts.len() == settings.accelerators {
+        settings.layer_counts.iter().map(u32::to_string).collect()
+    } else {
+        vec!["1".to_owned(); settings.accelerators]
+    };
+    counts.join(",")
+}

@@ -1,0 +1,24 @@
+//! What a serving program is: its versions and flags as data, argument vectors, readiness, causes of death.
+//!
+//! In: settings that sizing and placement decided. Out: the program's arguments and environment, how to tell
+//! that it is ready, and why it died. May import: base. Pure: nothing here starts or asks a process.
+//!
+//! Every size that an engine could choose by itself is passed explicitly, so that what was planned is what
+//! happens. Keys never travel in arguments: other users of a node can read those.
+
+mod argv;
+mod classify;
+mod llama_cpp;
+mod readiness;
+mod sglang;
+mod versions;
+mod vllm;
+
+pub use argv::{Planned, Settings, argv, device_environment, key_environment, owned_arguments};
+pub use classify::{Cause, Ending, classify};
+pub use llama_cpp::{CONTEXT_CHECKPOINTS, LLAMA_UBATCH};
+pub use readiness::{Readiness, readiness, ready_timeout};
+pub use versions::{
+    caches_latent, keeps_latent_unpadded, keeps_windows, parse_version, program_names, version_arguments,
+};
+pub use vllm::{VLLM_BATCHED_TOKENS, usable_bytes, utilisation};
