@@ -13,5 +13,6 @@
 
 pub mod base;
 pub mod engine;
+pub mod inventory;
 pub mod weights;
 

@@ -1,0 +1,16 @@
+//! What there is: nodes, accelerators, links, running instances; and what travels between flock and a node.
+//!
+//! In: answers of node agents, or an inventory file. Out: `Inventory`, checked and with defaults applied;
+//! `InstanceSpec`, `MemberRecord` and the frames of the agent protocol. May import: base, weights. Pure.
+
+mod facts;
+mod member;
+mod read;
+mod spec;
+mod wire;
+
+pub use facts::*;
+pub use member::*;
+pub use read::{InventoryError, parse_inventory, refuse_control_characters};
+pub use spec::*;
+pub use wire::*;

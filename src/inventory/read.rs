@@ -1,0 +1,241 @@
+//! Reading an inventory file: defaults for hand-written ones, and a check that it does not contradict itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Inventory, NodeFacts};
+
+/// Largest figure in bytes, or bytes per second, that is believed: an exbibyte.
+const MAX_BYTES: u64 = 1 << 60;
+
+/// Why an inventory cannot be used. Every finding is listed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.join("\n"))]
+pub struct InventoryError(pub Vec<String>);
+
+/// Reads an inventory document, fills in defaults (`uuid` is `NODE#INDEX`) and checks it.
+pub fn parse_inventory(text: &str) -> Result<Inventory, InventoryError> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    refuse_control_characters(text)?;
+    let mut inventory: Inventory =
+        serde_json::from_str(text).map_err(|error| InventoryError(vec![error.to_string()]))?;
+    let mut problems = Vec::new();
+    if inventory.format != 1 {
+        problems.push(format!("format {} is not supported; this flock reads format 1", inventory.format));
+    }
+    for node in &mut inventory.nodes {
+        fill(node);
+    }
+    inventory.nodes.sort_by(|a, b| a.name.cmp(&b.name));
+    check(&inventory, &mut problems);
+    if problems.is_empty() { Ok(inventory) } else { Err(InventoryError(problems)) }
+}
+
+/// What is read from a file is shown on terminals: an escape sequence in it could show something else.
+pub fn refuse_control_characters(json: &str) -> Result<(), InventoryError> {
+    // A JSON text holds control characters only as escapes.
+    let mut rest = json;
+    while let Some(at) = rest.find("\\u00") {
+        let code = rest.get(at + 4..at + 6).and_then(|code| u8::from_str_radix(code, 16).ok());
+        let escaped = rest[..at].bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 1;
+        if let Some(code) = code.filter(|code| !escaped && char::from(*code).is_control() && !b"\n\t\r".contains(code))
+        {
+            let line = json[..json.len() - rest.len() + at].lines().count();
+            return Err(InventoryError(vec![format!("line {line} holds the control character \\u00{code:02x}")]));
+        }
+        rest = &rest[at + 4..];
+    }
+    Ok(())
+}
+
+fn fill(node: &mut NodeFacts) {
+    let all_zero = node.accelerators.len() > 1 && node.accelerators.iter().all(|a| a.index == 0);
+    for (position, accelerator) in node.accelerators.iter_mut().enumerate() {
+        if all_zero {
+            accelerator.index = position as u32;
+        }
+        if accelerator.uuid.is_empty() {
+            accelerator.uuid = format!("{}#{}", node.name, accelerator.index);
+        }
+    }
+}
+
+fn check(inventory: &Inventory, problems: &mut Vec<String>) {
+    let mut names = BTreeSet::new();
+    let mut uuids: BTreeMap<&str, &str> = BTreeMap::new();
+    for node in &inventory.nodes {
+        let name = node.name.as_str();
+        if name.is_empty() || name.chars().any(|c| c.is_control() || c == '/') || name.starts_with('-') {
+            problems.push(format!("node name {name:?} is empty or has characters that names may not have"));
+        }
+        if !names.insert(name) {
+            problems.push(format!("node `{name}` is listed twice"));
+        }
+        for accelerator in &node.accelerators {
+            let uuid = accelerator.uuid.as_str();
+            if let Some(other) = uuids.insert(uuid, name) {
+                problems.push(format!("accelerator `{uuid}` is on node `{name}` and on node `{other}`"));
+            }
+            let memory = &accelerator.memory;
+            if let Some(total) = memory.total_bytes {
+                for (what, part) in
+                    [("used", memory.used_bytes), ("free", memory.free_bytes), ("reserved", memory.reserved_bytes)]
+                {
+                    if part.is_some_and(|part| part > total) {
+                        problems.push(format!(
+                            "accelerator `{uuid}` on `{name}`: {what}_bytes {} is more than total_bytes {total}",
+                            part.unwrap_or(0)
+                        ));
+                    }
+                }
+                if let (Some(used), Some(free)) = (memory.used_bytes, memory.free_bytes)
+                    && used.saturating_add(free) > total
+                {
+                    problems.push(format!("accelerator `{uuid}` on `{name}`: used_bytes and free_bytes together are more than total_bytes {total}"));
+                }
+            }
+        }
+        if let (Some(total), Some(available)) = (node.ram.total_bytes, node.ram.available_bytes)
+            && available > total
+        {
+            problems
+                .push(format!("node `{name}`: ram.available_bytes {available} is more than ram.total_bytes {total}"));
+        }
+        check_references(node, problems);
+        check_sizes(&format!("node `{name}`"), node, problems);
+    }
+    check_sizes("links", &inventory.links, problems);
+    for link in &inventory.links {
+        for end in [&link.from, &link.to] {
+            if !names.contains(end.as_str()) {
+                problems.push(format!("a link names node `{end}`, which is not listed"));
+            }
+        }
+    }
+}
+
+/// Refuses sizes that no machine has: sums of them would overflow.
+fn check_sizes(what: &str, document: &impl Serialize, problems: &mut Vec<String>) {
+    match serde_json::to_value(document) {
+        Ok(value) => check_numbers(what, "", &value, problems),
+        Err(error) => problems.push(format!("{what}: {error}")),
+    }
+}
+
+fn check_numbers(what: &str, path: &str, value: &Value, problems: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                check_numbers(what, &path, field, problems);
+            }
+        }
+        Value::Array(items) => {
+            for (position, item) in items.iter().enumerate() {
+                check_numbers(what, &format!("{path}[{position}]"), item, problems);
+            }
+        }
+        Value::Number(number) if path.rsplit('.').next().is_some_and(|name| name.contains("bytes")) => {
+            if let Some(bytes) = number.as_u64().filter(|bytes| *bytes > MAX_BYTES) {
+                problems.push(format!("{what}: {path} {bytes} is more than 2^60 bytes"));
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn check_references(node: &NodeFacts, problems: &mut Vec<String>) {
+    let name = &node.name;
+    for link in &node.accelerator_links {
+        for end in [&link.a, &link.b] {
+            if node.accelerator(end).is_none() {
+                problems.push(format!("node `{name}`: a link names accelerator `{end}`, which is not on it"));
+            }
+        }
+    }
+    let mut ports = BTreeMap::new();
+    let mut ids = BTreeSet::new();
+    for instance in &node.instances {
+        if !ids.insert(&instance.instance) {
+            problems.push(format!("node `{name}`: instance `{}` is listed twice", instance.instance));
+        }
+        if let Some(other) = ports.insert(instance.port, &instance.instance) {
+            problems.push(format!(
+                "node `{name}`: instances `{}` and `{other}` have the same port {}",
+                instance.instance, instance.port
+            ));
+        }
+    }
+    if let Some([low, high]) = node.ip_local_port_range
+        && low > high
+    {
+        problems.push(format!("node `{name}`: ip_local_port_range {low} to {high} is upside down"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hand_written_inventory_needs_names_and_memory_only() {
+        let text = r#"{"format":1,"nodes":[{"name":"a","accelerators":[
+            {"name":"NVIDIA GeForce RTX 4090","memory":{"total_bytes":25757220864}},
+            {"name":"NVIDIA GeForce RTX 4090","memory":{"total_bytes":25757220864}}]}]}"#;
+        let inventory = parse_inventory(text).expect("valid");
+        let node = &inventory.nodes[0];
+        assert!(node.reachable && node.engines.is_none());
+        assert_eq!(node.accelerators[1].uuid, "a#1");
+        assert!(node.accelerators[0].healthy);
+    }
+
+    #[test]
+    fn escapes_for_terminals_are_refused() {
+        let text = "{\"format\":1,\n\"nodes\":[{\"name\":\"a\",\"weights_path\":\"/x\\u001b[31m\"}]}";
+        let InventoryError(problems) = parse_inventory(text).expect_err("an escape");
+        assert!(problems[0].contains("line 2") && problems[0].contains("001b"), "{problems:?}");
+        // An escaped backslash before a `u` is no escape, and a line break is harmless.
+        for harmless in ["/x\\\\u001b", "/x\\u000a", "/x\\u00e9"] {
+            let text = format!("{{\"format\":1,\"nodes\":[{{\"name\":\"a\",\"weights_path\":\"{harmless}\"}}]}}");
+            assert!(parse_inventory(&text).is_ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn contradictions_are_all_named() {
+        let text = r#"{"format":1,"nodes":[
+            {"name":"a","accelerators":[{"uuid":"GPU-1","name":"X","memory":{"total_bytes":10,"free_bytes":20}}]},
+            {"name":"a","accelerators":[{"uuid":"GPU-1","name":"X","memory":{"total_bytes":10,"used_bytes":6,"free_bytes":6}}]}],
+            "links":[{"from":"a","to":"b"}]}"#;
+        let InventoryError(problems) = parse_inventory(text).expect_err("contradicts itself");
+        assert_eq!(problems.len(), 5, "{problems:#?}");
+    }
+
+    #[test]
+    fn a_size_that_no_machine_has_is_refused() {
+        let free = |bytes: u64| {
+            let device = format!(r#"{{"uuid":"GPU-1","name":"X","memory":{{"free_bytes":{bytes}}}}}"#);
+            parse_inventory(&format!(r#"{{"format":1,"nodes":[{{"name":"a","accelerators":[{device}]}}]}}"#))
+        };
+        assert!(free(1 << 60).is_ok());
+        let InventoryError(problems) = free(u64::MAX).expect_err("too large");
+        assert_eq!(
+            problems,
+            ["node `a`: accelerators[0].memory.free_bytes 18446744073709551615 is more than 2^60 bytes"]
+        );
+        let link = r#"{"from":"a","to":"a","bandwidth_bytes_per_s":1152921504606846977}"#;
+        let text = format!(
+            r#"{{"format":1,"nodes":[{{"name":"a","disks":[{{"path":"/","free_bytes":0,"total_bytes":1152921504606846977}}]}}],"links":[{link}]}}"#
+        );
+        let InventoryError(problems) = parse_inventory(&text).expect_err("too large");
+        assert_eq!(problems.len(), 2, "{problems:#?}");
+    }
+
+    #[test]
+    fn an_unknown_field_is_refused_with_its_line() {
+        let InventoryError(problems) = parse_inventory("{\"format\":1,\n\"nodez\":[]}").expect_err("unknown field");
+        assert!(problems[0].contains("nodez") && problems[0].contains("line 2"), "{problems:?}");
+    }
+}
