@@ -16,3 +16,6 @@ pub mod engine;
 pub mod inventory;
 pub mod weights;
 
+#[cfg(feature = "agent")]
+pub mod agent;
+

@@ -1,0 +1,151 @@
+//! `flock-agent serve`: one connection, request by request, until the stream ends.
+
+use std::fs::File;
+use std::io::{BufRead, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use super::error::AgentError;
+use super::files::read_json;
+use super::frames::{read_message, skip_to_hello, write_message};
+use super::layout::{Layout, check_name};
+use super::{clock, lease, probe, relay, state, store};
+use crate::base::Secret;
+use crate::inventory::{HELLO, Refusal, Request, Response};
+
+/// Most bytes of a log in one answer.
+const MAX_LOG: u64 = 8 << 20;
+
+/// Says hello and answers until the input ends.
+pub fn serve(layout: &Layout, input: &mut impl BufRead, output: &mut impl Write) -> Result<(), AgentError> {
+    let hello = writeln!(output, "{HELLO}").and_then(|()| output.flush());
+    hello.map_err(|source| AgentError::Stream { action: "writing the hello line", source })?;
+    if !skip_to_hello(input)? {
+        return Ok(());
+    }
+    while let Some(request) = read_message::<Request>(input)? {
+        let response = match answer(layout, request, input) {
+            Ok(response) => response,
+            Err(error @ (AgentError::Stream { .. } | AgentError::Frame(_))) => return Err(error),
+            Err(error) => Response::Refused { refusal: error.into() },
+        };
+        write_message(output, &response)?;
+    }
+    Ok(())
+}
+
+fn answer(layout: &Layout, request: Request, input: &mut impl Read) -> Result<Response, AgentError> {
+    match request {
+        Request::Probe { engines, weights_path, on_node } => {
+            probe::probe(layout, &engines, weights_path.as_deref(), &on_node, relay::is_supervising(layout))
+        }
+        Request::Instances => {
+            let (instances, _) = state::instances(layout, relay::is_supervising(layout))?;
+            Ok(Response::Instances { instances })
+        }
+        Request::Lease { lease, ttl_ms, expected_generation } => {
+            lease::take(layout, &lease, ttl_ms, expected_generation, clock::now_ms()).map(|()| Response::Done)
+        }
+        Request::Release { id } => lease::release(layout, &id).map(|()| Response::Done),
+        Request::BreakLease => lease::break_lease(layout).map(|()| Response::Done),
+        Request::WriteMember { member } => lease::write_member(layout, &member).map(|()| Response::Done),
+        Request::FetchState { fetch } => store::state(&fetch),
+        Request::Put { fetch, name, offset } => store::put(&fetch, &name, offset, input),
+        Request::FetchDone { fetch } => store::done(&fetch),
+        Request::Key { instance } => key(layout, &instance),
+        Request::Log { instance, from, max_bytes } => log(layout, &instance, from, max_bytes),
+        Request::Start { .. } | Request::Stop { .. } | Request::Supervise { .. } | Request::Forget { .. } => {
+            relay::ask_keeper(layout, &request)
+        }
+    }
+}
+
+fn key(layout: &Layout, instance: &str) -> Result<Response, AgentError> {
+    check_name("instance", instance)?;
+    let unknown = || Refusal::Unknown { what: format!("instance {instance}") };
+    let record: state::Record = read_json(&layout.instance_state(instance))?.ok_or_else(unknown)?;
+    let path = layout.key(instance);
+    let key = match std::fs::read_to_string(&path) {
+        Ok(key) => key.trim().to_owned(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(unknown().into()),
+        Err(error) => return Err(AgentError::file("reading", &path)(error)),
+    };
+    Ok(Response::Key { key: Secret::new(key), port: record.port, served_name: record.spec.served_name })
+}
+
+fn log(layout: &Layout, instance: &str, from: Option<u64>, max_bytes: u64) -> Result<Response, AgentError> {
+    check_name("instance", instance)?;
+    let path = layout.log(instance);
+    if !path.exists() {
+        return Err(Refusal::Unknown { what: format!("log of instance {instance}") }.into());
+    }
+    let (next, bytes) = piece(&path, from, max_bytes.min(MAX_LOG)).map_err(AgentError::file("reading", &path))?;
+    Ok(Response::Log { next, text: String::from_utf8_lossy(&bytes).into_owned() })
+}
+
+/// A piece of a file and the position after it. A position beyond the end means that the log was cut since:
+/// reading begins anew.
+fn piece(path: &Path, from: Option<u64>, max_bytes: u64) -> std::io::Result<(u64, Vec<u8>)> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    let from = match from {
+        Some(from) if from <= length => from,
+        Some(_) => 0,
+        None => length.saturating_sub(max_bytes),
+    };
+    file.seek(SeekFrom::Start(from))?;
+    let mut bytes = Vec::new();
+    file.take(max_bytes).read_to_end(&mut bytes)?;
+    Ok((from + bytes.len() as u64, bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::json_frame;
+
+    fn talk(layout: &Layout, requests: &[Request]) -> Vec<Response> {
+        let mut input = format!("banner\n{HELLO}\n").into_bytes();
+        for request in requests {
+            input.extend(json_frame(request).expect("a frame"));
+        }
+        let mut output = Vec::new();
+        serve(layout, &mut input.as_slice(), &mut output).expect("served");
+        let mut answers = std::io::BufReader::new(output.as_slice());
+        assert!(skip_to_hello(&mut answers).expect("read"));
+        std::iter::from_fn(|| read_message(&mut answers).expect("a message")).collect()
+    }
+
+    #[test]
+    fn looking_makes_nothing() {
+        let home = tempfile::tempdir().expect("a home");
+        let layout = Layout::new(home.path(), "lab", "ada-1").expect("good names");
+        let probe = Request::Probe { engines: Vec::new(), weights_path: None, on_node: Vec::new() };
+        let key = Request::Key { instance: "abc".into() };
+        let answers = talk(&layout, &[probe, Request::Instances, key]);
+        let Response::Facts { node, desired, .. } = &answers[0] else { panic!("{answers:?}") };
+        assert!(node.ram.total_bytes.is_some_and(|bytes| bytes > 0) && node.cpu.threads.is_some());
+        assert!(node.agent.as_ref().is_some_and(|agent| !agent.supervising) && desired.is_empty());
+        assert_eq!(answers[1], Response::Instances { instances: Vec::new() });
+        assert!(matches!(answers[2], Response::Refused { refusal: Refusal::Unknown { .. } }));
+        assert_eq!(std::fs::read_dir(home.path()).expect("listed").count(), 0);
+    }
+
+    #[test]
+    fn names_from_the_wire_are_checked() {
+        let home = tempfile::tempdir().expect("a home");
+        let layout = Layout::new(home.path(), "lab", "ada-1").expect("good names");
+        let log = Request::Log { instance: "../../x".into(), from: None, max_bytes: 10 };
+        let answers = talk(&layout, &[Request::Key { instance: "../x".into() }, log]);
+        assert!(answers.iter().all(|answer| matches!(answer, Response::Refused { refusal: Refusal::Failed { .. } })));
+    }
+
+    #[test]
+    fn a_log_is_read_from_its_end_or_onwards() {
+        let home = tempfile::tempdir().expect("a home");
+        let path = home.path().join("log");
+        std::fs::write(&path, "0123456789").expect("written");
+        assert_eq!(piece(&path, None, 4).expect("read"), (10, b"6789".to_vec()));
+        assert_eq!(piece(&path, Some(2), 3).expect("read"), (5, b"234".to_vec()));
+        assert_eq!(piece(&path, Some(99), 3).expect("read"), (3, b"012".to_vec()));
+    }
+}
