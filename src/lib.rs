@@ -19,3 +19,5 @@ pub mod weights;
 #[cfg(feature = "agent")]
 pub mod agent;
 
+#[cfg(feature = "controller")]
+pub mod config;

@@ -1,0 +1,286 @@
+//! What every decoder shares: the declared names, the files of the repository, and the findings so far.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use super::policy::PriorityClass;
+use super::syntax::{Entry, Node};
+use super::{Priority, ids, names, paths};
+use crate::base::{Diagnostic, Place, Spanned, Tree, TreeEntry};
+
+/// Names by kind, each with its first declaration.
+#[derive(Debug, Default)]
+pub(super) struct Names(BTreeMap<(&'static str, String), Place>);
+
+impl Names {
+    /// Declares a name; the earlier place if it is taken.
+    pub fn declare(&mut self, kind: &'static str, name: &Spanned<String>) -> Option<Place> {
+        let key = (kind, name.value.clone());
+        match self.0.get(&key) {
+            Some(first) => Some(first.clone()),
+            None => {
+                self.0.insert(key, name.place.clone());
+                None
+            }
+        }
+    }
+
+    pub fn place(&self, kind: &'static str, name: &str) -> Option<&Place> {
+        self.0.get(&(kind, name.to_owned()))
+    }
+
+    fn of(&self, kind: &'static str) -> Vec<(&str, &Place)> {
+        self.0.iter().filter(|((k, _), _)| *k == kind).map(|((_, name), place)| (name.as_str(), place)).collect()
+    }
+}
+
+pub(super) struct Context<'a> {
+    pub tree: &'a Tree,
+    folders: BTreeSet<&'a str>,
+    pub names: Names,
+    pub priorities: BTreeMap<String, PriorityClass>,
+    pub found: Vec<Diagnostic>,
+}
+
+/// Where a path may lead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PathRule {
+    /// Inside the repository, where it must exist.
+    Inside,
+    /// Inside the repository, where it must exist, or `/…`, `~/…`, which nobody checks here.
+    Anywhere,
+    /// As `Anywhere`, and it need not exist: secrets lie on one machine only.
+    Secret,
+    /// `/…` or `~/…` on the nodes.
+    OnNode,
+}
+
+impl<'a> Context<'a> {
+    pub fn new(tree: &'a Tree) -> Self {
+        let mut folders = BTreeSet::new();
+        for (path, _) in tree.iter() {
+            let mut rest = path;
+            while let Some((folder, _)) = rest.rsplit_once('/') {
+                if !folders.insert(folder) {
+                    break;
+                }
+                rest = folder;
+            }
+        }
+        Self { tree, folders, names: Names::default(), priorities: BTreeMap::new(), found: Vec::new() }
+    }
+
+    /// Records an error with its remedy.
+    pub fn error(&mut self, id: &'static str, place: &Place, message: impl Into<String>, hint: impl Into<String>) {
+        self.found.push(Diagnostic::error(id, place, message).hint(hint));
+    }
+
+    /// Records an error about two places.
+    pub fn error_about(
+        &mut self,
+        id: &'static str,
+        place: &Place,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+        other: (&Place, &str),
+    ) {
+        self.found.push(Diagnostic::error(id, place, message).hint(hint).related(other.0, other.1));
+    }
+
+    /// Checks that a name is declared.
+    pub fn refer(&mut self, kind: &'static str, name: &Spanned<String>) -> bool {
+        if self.names.place(kind, &name.value).is_some() {
+            return true;
+        }
+        let known = self.names.of(kind);
+        let words: Vec<&str> = known.iter().map(|(word, _)| *word).collect();
+        let hint = match words.len() {
+            0 => format!("declare it: `{kind} \"{}\" …`", name.value),
+            _ => names::did_you_mean(&name.value, &words),
+        };
+        let message = format!("no {kind} is named `{}`", name.value);
+        let mut diagnostic = Diagnostic::error(ids::UNKNOWN_NAME, &name.place, message).hint(hint);
+        let near = names::nearest(&name.value, words.iter().copied());
+        let shown = known.iter().find(|(word, _)| near.is_none_or(|near| near == *word));
+        if let Some((word, place)) = shown {
+            diagnostic = diagnostic.related(place, format!("`{word}` is declared here"));
+        } else if let Some((_, place)) = self.names.of("cluster").first() {
+            diagnostic = diagnostic.related(place, format!("no file of this cluster declares a {kind}"));
+        }
+        self.found.push(diagnostic);
+        false
+    }
+
+    /// The priority that a word names.
+    pub fn priority(&mut self, name: Option<Spanned<String>>) -> Priority {
+        let Some(name) = name else { return Priority::default() };
+        if let Some(class) = self.priorities.get(&name.value) {
+            return Priority { rank: class.rank, preempts: class.preempts, name: Some(name.value) };
+        }
+        let words: Vec<String> = self.priorities.keys().cloned().collect();
+        let hint = match words.len() {
+            0 => format!("declare it in a file under policies/: `priority \"{}\" rank=50`", name.value),
+            _ => names::did_you_mean(&name.value, &words),
+        };
+        let message = format!("no priority is named `{}`", name.value);
+        let mut diagnostic = Diagnostic::error(ids::UNKNOWN_PRIORITY, &name.place, message).hint(hint);
+        if let Some(class) = self.priorities.values().next() {
+            diagnostic = diagnostic.related(&class.name.place, "priorities are declared here");
+        }
+        self.found.push(diagnostic);
+        Priority::default()
+    }
+
+    /// A path resolved by its rule; repository paths come back relative to the root.
+    pub fn path(&mut self, entry: &Entry, rule: PathRule) -> Option<Spanned<String>> {
+        let written = entry.spanned()?;
+        if written.value.is_empty() {
+            return None;
+        }
+        let resolved = self.resolve(&written, rule)?;
+        Some(Spanned::new(resolved, written.place))
+    }
+
+    /// As [`Self::path`], for a path that is part of a longer text.
+    pub fn resolve(&mut self, written: &Spanned<String>, rule: PathRule) -> Option<String> {
+        let (text, place) = (&written.value, &written.place);
+        if text.chars().any(char::is_control) {
+            self.error(ids::PATH_LEAVES, place, "a control character in a path", "write the path without it");
+            return None;
+        }
+        let outside = text.starts_with('/') || text == "~" || text.starts_with("~/");
+        match (outside, rule) {
+            (true, PathRule::Inside) => {
+                let message = format!("`{text}` is outside the repository");
+                self.error(
+                    ids::PATH_LEAVES,
+                    place,
+                    message,
+                    "put the file into the repository; this path is relative to the file that names it",
+                );
+                return None;
+            }
+            (true, _) => return Some(text.clone()),
+            (false, PathRule::OnNode) => {
+                let message = format!("`{text}` is no path on a node");
+                self.error(ids::PATH_LEAVES, place, message, "write a path from `/` or `~/`");
+                return None;
+            }
+            (false, _) => {}
+        }
+        let Some(path) = paths::relative_to_file(&place.file, text) else {
+            let hint = match rule {
+                PathRule::Inside => "paths are relative to the file and stay inside the repository",
+                _ => "paths are relative to the file and stay inside the repository; outside it, write `/…` or `~/…`",
+            };
+            self.error(ids::PATH_LEAVES, place, format!("`{text}` leaves the repository"), hint);
+            return None;
+        };
+        if rule == PathRule::Secret {
+            return Some(path);
+        }
+        if self.exists(&path, place) {
+            return Some(path);
+        }
+        let from_root = paths::normal(text).filter(|other| *other != path && self.is_there(other));
+        let hint = match from_root {
+            Some(other) => format!(
+                "paths are relative to the file that names them; `{other}` exists at the root: write `{}`",
+                paths::climb(&place.file, &other)
+            ),
+            None => {
+                let ending =
+                    path.rsplit('/').next().and_then(|name| name.rsplit_once('.')).map_or("", |(_, ending)| ending);
+                let all: Vec<&str> =
+                    self.tree.iter().map(|(known, _)| known).filter(|known| known.ends_with(ending)).collect();
+                match names::nearest(&path, all) {
+                    Some(near) => format!("did you mean `{near}`? Paths are relative to the file that names them"),
+                    None => "paths are relative to the file that names them".to_owned(),
+                }
+            }
+        };
+        self.error(ids::MISSING_FILE, place, format!("`{path}` does not exist"), hint);
+        None
+    }
+
+    /// Whether a file or folder is in the repository.
+    pub fn is_there(&self, path: &str) -> bool {
+        self.folders.contains(path) || (path.is_empty() && !self.tree.is_empty()) || self.tree.get(path).is_some()
+    }
+
+    /// As [`Self::is_there`]; a refused file counts as there and is reported.
+    fn exists(&mut self, path: &str, place: &Place) -> bool {
+        if let Some(TreeEntry::Refused(reason)) = self.tree.get(path) {
+            let message = format!("`{path}` cannot be used: {reason}");
+            self.error(ids::UNREADABLE, place, message, "make it a readable file inside the repository");
+            return true;
+        }
+        self.is_there(path)
+    }
+}
+
+/// A secret, by reference.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub enum SecretRef {
+    /// In an environment variable of the controller.
+    Env(String),
+    /// In a file of the controller: relative to the repository, or from `/` or `~`.
+    File(String),
+}
+
+/// Reads `env=` or `file=` of a node whose table has both.
+pub(super) fn secret(node: &Node, cx: &mut Context<'_>) -> Option<Spanned<SecretRef>> {
+    let env = node.prop("env");
+    let file = node.prop("file");
+    match (env, file) {
+        (Some(env), None) => env.get(super::values::env_name).map(|name| name.map(SecretRef::Env)),
+        (None, Some(file)) => cx.path(file, PathRule::Secret).map(|path| path.map(SecretRef::File)),
+        (Some(env), Some(file)) => {
+            let hint = "keep one of them";
+            cx.error_about(
+                ids::CONTRADICTION,
+                &file.place,
+                "both `env=` and `file=`",
+                hint,
+                (&env.place, "the other one"),
+            );
+            None
+        }
+        (None, None) => {
+            // A positional literal has been reported as such.
+            if node.arg(0).is_none() {
+                let message = format!("`{}` says not where the secret is", node.word());
+                cx.error(ids::MISSING_PROPERTY, node.place(), message, "write `env=\"NAME\"` or `file=\"~/…\"`");
+            }
+            None
+        }
+    }
+}
+
+/// `label "name" "value"` of a block; a name given twice is an error.
+pub(super) fn labels<'n>(nodes: impl Iterator<Item = &'n Node>, cx: &mut Context<'_>) -> BTreeMap<String, String> {
+    pairs(nodes, cx, "label")
+}
+
+/// `env "NAME" "value"` of a block.
+pub(super) fn env<'n>(nodes: impl Iterator<Item = &'n Node>, cx: &mut Context<'_>) -> BTreeMap<String, String> {
+    pairs(nodes, cx, "environment variable")
+}
+
+fn pairs<'n>(nodes: impl Iterator<Item = &'n Node>, cx: &mut Context<'_>, what: &str) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut places: BTreeMap<String, Place> = BTreeMap::new();
+    for node in nodes {
+        let (Some(name), Some(value)) = (node.arg(0).and_then(Entry::spanned), node.arg(1)) else { continue };
+        if let Some(first) = places.get(&name.value) {
+            let message = format!("the {what} `{}` is given twice", name.value);
+            cx.error_about(ids::DUPLICATE_CHILD, &name.place, message, "keep one", (first, "first given here"));
+            continue;
+        }
+        let Some(value) = value.get(super::values::scalar) else { continue };
+        places.insert(name.value.clone(), name.place);
+        found.insert(name.value, value.value);
+    }
+    found
+}

@@ -1,0 +1,112 @@
+//! What the documents promise to load, and what it means.
+
+use std::time::Duration;
+
+use super::*;
+use crate::base::{Bytes, EngineKind, GIB};
+use crate::config::{Connection, Prune, Share, is_config_file};
+
+#[test]
+fn the_documented_example_loads_and_means_what_it_says() {
+    let loaded = load(&example());
+    let warnings: Vec<&str> = loaded.diagnostics.iter().map(|found| found.message.as_str()).collect();
+    assert!(warnings.iter().all(|message| message.ends_with("accepted and not yet enforced")), "{warnings:#?}");
+    let desired = desired(loaded);
+    assert_eq!(desired.nodes["ada-1"].reserve.vram, Some(Bytes(2 * GIB)));
+    assert_eq!(desired.nodes["ada-1"].reserve.ram, Some(Bytes(8 * GIB)));
+    assert_eq!(desired.nodes["a100"].ssh.user.as_deref(), Some("flock"));
+    assert_eq!(desired.nodes["here"].connection, Connection::Local);
+    assert_eq!(desired.nodes["a100"].ports, (20_000, 20_999));
+    assert_eq!(desired.engines[&EngineKind::Vllm].paths[0].path.value, "/opt/vllm/bin/vllm");
+    let llava = &desired.models["llava"];
+    assert_eq!((llava.priority.rank, llava.priority.preempts), (100, true));
+    assert_eq!(llava.place.require[0].value.label, "tier");
+    assert_eq!(llava.min_quality.as_ref().map(|quality| quality.value.name().to_owned()).as_deref(), Some("int8"));
+    let coder = &desired.models["coder"];
+    assert_eq!((coder.replicas.min, coder.replicas.max, coder.concurrency.value), (1, 2, 2));
+    assert_eq!(coder.extras.weights_from.len(), 2);
+    assert_eq!(desired.provider_models["opus"].model.value, "claude-3-opus-20240229");
+    let vision = &desired.workflows["vision"];
+    assert_eq!(vision.priority.rank, 50);
+    assert_eq!(vision.keep.as_ref().map(|keep| keep.value), Some(Duration::from_secs(72 * 3600)));
+    assert_eq!(vision.steps.len(), 4);
+    assert_eq!(vision.steps["code"].attempts, 3);
+    assert_eq!(desired.policies.prune.as_ref().map(|prune| prune.value), Some(Prune::Confirm));
+    assert_eq!(desired.policies.stop_share.as_ref().map(|share| share.value), Some(Share(2500)));
+    assert!(desired.policies.protects("llava"));
+    let unenforced: Vec<String> = desired.policies.unenforced().into_iter().map(|(what, _)| what).collect();
+    assert_eq!(
+        unenforced,
+        [
+            "quota \"nlp\"",
+            "deny \"gated models stay on campus\"",
+            "window \"no moves in working hours\"",
+            "limit moves-per-hour",
+            "limit download",
+            "approval"
+        ]
+    );
+}
+
+#[test]
+fn schemas_whose_content_is_there_are_followed() {
+    let mut tree = example();
+    let schema = r#"{"type":"object","properties":{"tasks":{"type":"object"},"other":{"type":"array"}}}"#;
+    tree.insert("workflows/schemas/tasks.json", TreeEntry::File(schema.as_bytes().to_vec()));
+    let found = errors(&load(&tree));
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert!(found[0].starts_with("FLK145 workflows/vision.kdl:10:"), "{found:#?}");
+    tree.insert("workflows/schemas/tasks.json", TreeEntry::File(schema.replace("tasks", "taks").into_bytes()));
+    assert!(errors(&load(&tree))[0].contains("did you mean `taks`?"));
+    tree.insert("workflows/schemas/tasks.json", TreeEntry::File(b"{".to_vec()));
+    assert!(errors(&load(&tree))[0].starts_with("FLK148"));
+}
+
+#[test]
+fn what_runs_by_itself_is_read_and_the_rest_only_where_included() {
+    for (path, read) in [
+        ("cluster.kdl", true),
+        ("workflows/a.kdl", true),
+        ("policies/a/b.kdl", true),
+        ("nodes/a.kdl", false),
+        ("sub/cluster.kdl", false),
+        ("workflows/a.md", false),
+    ] {
+        assert_eq!(is_config_file(path), read, "{path}");
+    }
+    let tree = text_tree(&[
+        ("cluster.kdl", "cluster \"lab\" { }\ninclude \"nodes/**/*.kdl\" \"cluster.kdl\""),
+        ("nodes/a/b.kdl", "node \"b\" address=\"x\"\ninclude \"../*.kdl\""),
+        ("nodes/c.kdl", "node \"c\" address=\"y\""),
+        ("other/d.kdl", "not { read"),
+    ]);
+    let loaded = load(&tree);
+    assert_eq!(loaded.files, ["cluster.kdl", "nodes/a/b.kdl", "nodes/c.kdl"]);
+    assert_eq!(desired(loaded).nodes.len(), 2);
+}
+
+#[test]
+fn one_machine_under_two_names_is_a_warning() {
+    let loaded = load_cluster(
+        "cluster \"lab\" { }\nnode \"a\" address=\"x\"\nnode \"b\" address=\"x\"\nnode \"c\" address=\"x\" { ssh port=2222 }",
+    );
+    assert_eq!(
+        loaded.diagnostics.iter().map(|found| (found.id, found.line)).collect::<Vec<_>>(),
+        [("FLK189", Some(3))]
+    );
+    assert!(loaded.desired.is_some());
+}
+
+#[test]
+fn replicas_mean_what_is_documented() {
+    let replicas = |text: &str| {
+        let loaded = load_cluster(&format!("cluster \"lab\" {{ }}\nmodel \"m\" {{ source \"hf:a/b\"; {text} }}"));
+        let replicas = desired(loaded).models["m"].replicas;
+        (replicas.min, replicas.max)
+    };
+    assert_eq!(replicas(""), (1, 1));
+    assert_eq!(replicas("replicas max=3"), (1, 3));
+    assert_eq!(replicas("replicas min=0"), (0, 1));
+    assert_eq!(replicas("replicas min=2"), (2, 2));
+    assert_eq!(replicas("replicas min=0 max=2"), (0, 2));
+}
