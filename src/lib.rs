@@ -21,3 +21,5 @@ pub mod agent;
 
 #[cfg(feature = "controller")]
 pub mod config;
+#[cfg(feature = "controller")]
+pub mod sizing;

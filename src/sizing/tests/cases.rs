@@ -1,0 +1,417 @@
+//! Concrete inputs with the right answer, and two famous wrong examples.
+
+use super::*;
+
+/// Llama 3.1 8B on cards of 24 GB: its full context needs two, a quarter of it one.
+#[test]
+fn context_decides_the_fit() {
+    let model = llama_31_8b();
+    assert_eq!(kv_bytes_per_token(&model, None), 131_072);
+    close(rtx_4090(), 22.07, 0.001);
+    let full = one(&model, &vllm(131_072));
+    close(full.kv_bytes, 16.0, 0.01);
+    close(full.weights_bytes, 14.96, 0.02);
+    assert!(full.total() > rtx_4090());
+    let fp8 = one(&model, &Demand { kv_dtype: Some(Dtype::Fp8), ..vllm(131_072) });
+    close(fp8.weights_bytes + fp8.kv_bytes, 22.96, 0.01);
+    assert!(fp8.total() > rtx_4090());
+    let pair = one(&model, &with_tp(131_072, 2));
+    close(pair.weights_bytes + pair.kv_bytes, 15.48, 0.01);
+    assert!(pair.total() <= rtx_4090());
+    let short = one(&model, &vllm(32_768));
+    close(short.kv_bytes, 4.0, 0.01);
+    assert!(short.total() <= rtx_4090(), "{} GiB", gib(short.total()));
+}
+
+/// DeepSeek V3: the latent cache is not divided by tensor parallelism.
+#[test]
+fn latent_attention_is_held_whole_by_every_rank() {
+    let model = deepseek_v3();
+    assert_eq!(kv_bytes_per_token(&model, None), 70_272);
+    assert_eq!(attention_word(&model.architecture), "mla");
+    for tp in [1, 2, 4, 8] {
+        close(one(&model, &with_tp(163_840, tp)).kv_bytes, 10.72, 0.01);
+    }
+    // SGLang's log: 524,288 tokens in 17.16 GiB of FP8.
+    assert_eq!(kv_bytes_per_token(&model, Some(Dtype::Fp8)), 35_136);
+    let mut packed = deepseek_v3();
+    packed.architecture.name = "DeepseekV32ForCausalLM".into();
+    assert_eq!(kv_bytes_per_token(&packed, Some(Dtype::Fp8)), 40_016);
+    close(one(&packed, &Demand { kv_dtype: Some(Dtype::Fp8), ..vllm(163_840) }).kv_bytes, 6.11, 0.01);
+    // llama.cpp before the latent cache expanded every head.
+    let old = Demand { version: Some("4500"), pipeline_parallel: 1, ..llama_cpp(2048) };
+    assert_eq!(one(&gguf(deepseek_v3()), &old).kv_bytes, 9760 * MIB);
+    let new = Demand { version: Some("6000"), ..old };
+    assert_eq!(one(&gguf(deepseek_v3()), &new).kv_bytes, 61 * 576 * 2 * 2048);
+}
+
+/// A Gemma of 34 layers at its full context: the engine's log says 2,560 + 174 MiB.
+#[test]
+fn windows_in_llama_cpp() {
+    let model = gguf(gemma(34, 4, 256, 2560, 8, 8_600_000_000));
+    assert_eq!(one(&model, &llama_cpp(131_072)).kv_bytes, 2734 * MIB);
+    assert_eq!(attention_word(&model.architecture), "sliding");
+}
+
+/// A Gemma of 62 layers: full context fits one card of 80 GB because most layers slide.
+#[test]
+fn windows_change_the_number_of_accelerators() {
+    let model = gemma(62, 16, 128, 5376, 32, 54_900_000_000);
+    let a100 = capacity_of(&card("NVIDIA A100-SXM4-80GB", 81_920, "8.0"));
+    close(one(&gguf(model.clone()), &llama_cpp(131_072)).kv_bytes, 10.61, 0.01);
+    let served = one(&model, &vllm(131_072));
+    // vLLM keeps window + tokens of one step, in groups of equal size: 60 layers where 52 slide.
+    assert!(gib(served.kv_bytes) > 10.41 && gib(served.kv_bytes) < 11.8, "{}", gib(served.kv_bytes));
+    assert!(served.total() <= a100, "{} of {}", gib(served.total()), gib(a100));
+    // The log of a version that charged every layer in full: 992 MiB at 2,048 tokens.
+    assert_eq!(kv_bytes_per_token(&model, None) * 2048, 992 * MIB);
+}
+
+fn qwen_72b_gptq() -> Variant {
+    let variant = model(80, 8192, 64, 8, 128, 29_696, 152_064, 41_984_000_000);
+    quantised(variant, "gptq-int4", "gptq", 4, 128)
+}
+
+/// Qwen 72B in 4 bits at 32,768 tokens: too large for one card of 48 GB, not for two.
+#[test]
+fn quantised_72b_over_two() {
+    let model = qwen_72b_gptq();
+    assert_eq!(kv_bytes_per_token(&model, None), 327_680);
+    let l20 = capacity_of(&card("NVIDIA L20", 46_068, "8.9"));
+    let alone = one(&model, &vllm(32_768));
+    close(alone.weights_bytes, 39.1, 0.02);
+    close(alone.kv_bytes, 10.0, 0.01);
+    assert!(alone.total() > l20);
+    let pair = one(&model, &with_tp(32_768, 2));
+    close(pair.weights_bytes + pair.kv_bytes, 24.6, 0.02);
+    assert!(pair.total() <= l20);
+    assert_eq!(legal_splits(&model, EngineKind::Vllm).tensor_parallel, [1, 2, 4, 8]);
+}
+
+fn rules(splits: &Splits, tp: u32) -> Vec<SplitRule> {
+    splits.reasons(tp).map(|refused| refused.rule).collect()
+}
+
+/// Heads, key-value heads, intermediate size and vocabulary each forbid sizes.
+#[test]
+fn legal_tensor_parallel_sizes() {
+    use SplitRule::{Heads, KvHeads, Mlp, Vocab};
+    let splits = |heads, kv, mlp, vocab| {
+        legal_splits(&model(28, heads * 128, heads, kv, 128, mlp, vocab, 1 << 33), EngineKind::Vllm)
+    };
+    let llama_3b = splits(24, 8, 8192, 128_256);
+    assert_eq!(llama_3b.tensor_parallel, [1, 2, 4, 8]);
+    assert_eq!(rules(&llama_3b, 3), [KvHeads, Mlp]);
+    assert_eq!(rules(&llama_3b, 6), [KvHeads, Mlp]);
+    let qwen_7b = splits(28, 4, 18_944, 152_064);
+    assert_eq!(qwen_7b.tensor_parallel, [1, 2, 4]);
+    assert_eq!(rules(&qwen_7b, 7), [KvHeads, Mlp, Vocab]);
+    assert_eq!(rules(&qwen_7b, 8), [Heads]);
+    let llama_13b = splits(40, 40, 13_824, 32_000);
+    assert_eq!(llama_13b.tensor_parallel, [1, 2, 4, 8]);
+    assert_eq!(rules(&llama_13b, 5), [Mlp]);
+    assert_eq!(rules(&llama_13b, 3), [Heads, KvHeads, Vocab]);
+    let glm_air = splits(96, 8, 0, 151_552);
+    assert_eq!(glm_air.tensor_parallel, [1, 2, 4, 8]);
+    assert_eq!(rules(&glm_air, 3), [KvHeads, Vocab]);
+    let advice = glm_air.suggest(6).expect("6 is not legal");
+    assert_eq!(advice, "use tensor parallel 4, or 2 with 3 replicas");
+    assert_eq!(glm_air.suggest(4), None);
+    assert_eq!(legal_splits(&gguf(llama_31_8b()), EngineKind::LlamaCpp).tensor_parallel, [1]);
+}
+
+/// Experts in FP8 blocks of 128: a rank's share of an expert must not be narrower than a block.
+#[test]
+fn quantisation_blocks_limit_the_split() {
+    let experts = |width, heads, kv| {
+        let mut variant = model(40, 2048, heads, kv, 256, 0, 248_320, 35 << 30);
+        variant.architecture.experts = Some(256);
+        variant.architecture.experts_per_token = Some(8);
+        variant.architecture.moe_intermediate = Some(width);
+        legal_splits(&quantised(variant, "fp8", "fp8", 8, 128), EngineKind::Vllm)
+    };
+    let qwen = experts(512, 16, 2);
+    assert_eq!(qwen.tensor_parallel, [1, 2, 4]);
+    assert_eq!(rules(&qwen, 8), [SplitRule::QuantBlock]);
+    assert!(qwen.reasons(8).any(|refused| refused.text.contains("64 < 128")));
+    assert_eq!(qwen.suggest(8).as_deref(), Some("use tensor parallel 4, or 4 with 2 replicas"));
+    let narrow = experts(320, 32, 8);
+    assert_eq!(narrow.tensor_parallel, [1]);
+    for tp in [2, 4, 8] {
+        assert_eq!(rules(&narrow, tp), [SplitRule::QuantBlock], "{tp}");
+    }
+    let json = serde_json::to_value(&narrow.refused[0]).expect("plain data");
+    assert_eq!((json["tp"].as_u64(), json["rule"].as_str()), (Some(2), Some("quant_block")));
+}
+
+/// A card that others use too: the share comes from the need, and the need must fit what others leave.
+#[test]
+fn utilisation_is_a_share_of_the_total() {
+    let mut busy = card("NVIDIA GeForce RTX 4090", 24_564, "8.9");
+    busy.memory.free_bytes = Some(22_464 * MIB);
+    busy.memory.used_bytes = Some(2_100 * MIB);
+    let capacity = capacity_of(&busy);
+    assert_eq!(capacity, (22_464 - 256) * MIB);
+    let need = one(&llama_31_8b(), &vllm(32_768)).total();
+    assert!(need <= capacity);
+    let share = engine::utilisation(need, 24_564 * MIB).expect("a known total");
+    assert!(share <= 0.90 && share * 24_564.0 * MIB as f64 >= need as f64, "{share}");
+    assert_eq!(engine::utilisation(22_108 * MIB, 24_564 * MIB), Some(0.91));
+    assert_eq!(engine::utilisation(1, 0), None);
+}
+
+/// A GB10, whose accelerator has the host's memory.
+#[test]
+fn unified_memory_is_one_pool() {
+    let node = NodeFacts {
+        ram: Ram { total_bytes: Some(127_604_000 << 10), available_bytes: Some(60 * GIB) },
+        ..NodeFacts::default()
+    };
+    let mut gb10 = card("NVIDIA GB10", 0, "12.1");
+    gb10.memory = AcceleratorMemory { total_bytes: Some(127_604_000 << 10), unified: true, ..Default::default() };
+    let capacity = accelerator_capacity(&gb10, Some(Bytes(9 * GIB)), 0, &node, None);
+    assert_eq!(capacity.bytes, Some(58 * GIB), "only the host's reserve counts");
+    close(capacity.total_bytes.expect("known"), 121.69, 0.001);
+    assert_eq!(host_capacity(&node, None, 0).bytes, Some(58 * GIB));
+    assert_eq!(host_capacity(&node, None, 50 * GIB).bytes, Some(108 * GIB));
+    // An APU with 108.5 GiB of its own and shared memory, nothing known to be used.
+    let mut apu = gb10;
+    apu.memory.total_bytes = Some(536_870_912 + 115_964_116_992);
+    let capacity = accelerator_capacity(&apu, None, 0, &NodeFacts::default(), None);
+    close(capacity.bytes.expect("known"), 106.5, 0.001);
+}
+
+/// A MIG slice of an A100.
+#[test]
+fn a_slice_offers_its_own_memory_only() {
+    let mut slice = card("NVIDIA A100-SXM4-40GB MIG 3g.20gb", 19_968, "8.0");
+    slice.uuid = "MIG-a".into();
+    slice.mig_parent = Some("GPU-parent".into());
+    let capacity = capacity_of(&slice);
+    assert!(capacity < 22 * GIB && capacity > 17 * GIB);
+    let environment = engine::device_environment(EngineKind::Vllm, &["MIG-a".to_owned()]);
+    assert_eq!(environment["CUDA_VISIBLE_DEVICES"], "MIG-a");
+}
+
+#[test]
+fn unknown_memory_is_noted_and_never_zero() {
+    let mut bare = card("NVIDIA L4", 23_034, "8.9");
+    bare.memory.reserved_bytes = None;
+    bare.memory.free_bytes = None;
+    let capacity = accelerator_capacity(&bare, Some(Bytes(GIB)), 0, &NodeFacts::default(), None);
+    assert_eq!(capacity.bytes, Some(23_034 * MIB - GIB));
+    assert_eq!(capacity.notes.len(), 2);
+    bare.memory.total_bytes = None;
+    assert_eq!(accelerator_capacity(&bare, None, 0, &NodeFacts::default(), None).bytes, None);
+    assert_eq!(host_capacity(&NodeFacts::default(), None, 0).bytes, None);
+    // What flock holds itself is not lost.
+    let mut ours = card("NVIDIA L4", 23_034, "8.9");
+    ours.memory.free_bytes = Some(3_034 * MIB);
+    let capacity = accelerator_capacity(&ours, None, 20_000 * MIB, &NodeFacts::default(), None);
+    assert_eq!(capacity.bytes, Some(23_034 * MIB - default_reserve_vram(23_034 * MIB).0));
+}
+
+/// A 3090 beside a 3070: equal ranks need what the smaller one does not have.
+#[test]
+fn unequal_pair() {
+    let mistral = model(32, 4096, 32, 8, 128, 14_336, 32_000, 14_483_464_192);
+    let large = capacity_of(&card("NVIDIA GeForce RTX 3090", 24_576, "8.6"));
+    let small = capacity_of(&card("NVIDIA GeForce RTX 3070", 8192, "8.6"));
+    assert!(one(&mistral, &vllm(8192)).total() <= large);
+    let pair = one(&mistral, &with_tp(4096, 2));
+    close(pair.weights_bytes, 6.74, 0.02);
+    assert!(pair.total() > small);
+}
+
+/// The same pair under llama.cpp, which puts more layers on the larger one.
+#[test]
+fn unequal_pair_by_layers() {
+    let model = gguf(model(32, 4096, 32, 8, 128, 14_336, 32_000, 14_483_464_192));
+    let demand = Demand { pipeline_parallel: 2, ..llama_cpp(4096) };
+    let found = footprint_unequal(&model, &demand, &[24, 9]).expect("a legal split");
+    let [large, small] = found.per_accelerator.as_slice() else { panic!("two") };
+    assert!(large.weights_bytes > 2 * small.weights_bytes);
+    assert_eq!(large.kv_bytes, 3 * small.kv_bytes);
+    assert!(small.total() <= capacity_of(&card("NVIDIA GeForce RTX 3070", 8192, "8.6")));
+    assert!(footprint_unequal(&model, &demand, &[24, 8]).is_err());
+    assert!(footprint_unequal(&model, &demand, &[33]).is_err());
+}
+
+/// Two examples that are often written and are both impossible.
+#[test]
+fn famous_wrong_examples() {
+    let size = |variant: &Variant, text: &str, context: u64| {
+        let accelerators = [parse_accelerator_request(text).expect("readable")];
+        let variants = [variant.clone()];
+        let request = SizeRequest {
+            source: "hf:x/y",
+            context: Some(context),
+            accelerators: &accelerators,
+            ..SizeRequest::default()
+        };
+        size_report(&variants, &request).expect("sized")
+    };
+    let mut four_bit = llama_3_70b();
+    let embedding = four_bit.tensors.embedding_bytes;
+    let total = 39_760_000_000;
+    four_bit.tensors.total_bytes = total;
+    four_bit.tensors.layer_bytes = vec![(total - 2 * embedding) / 80; 80];
+    four_bit.tensors.parameters = 70_553_706_496;
+    let four_bit = quantised(four_bit, "gptq-int4", "gptq", 4, 128);
+    let answer = size(&four_bit, "24GiB", 8192);
+    assert!(!answer.report.fits[0].fits);
+    assert!(answer.advice.iter().any(|text| text.contains("2 x 24.0 GiB")), "{:?}", answer.advice);
+    assert!(size(&four_bit, "2x24GiB", 4096).report.fits[0].fits);
+
+    let sixteen = llama_3_70b();
+    let answer = size(&sixteen, "80GiB", 8192);
+    assert!(!answer.report.fits[0].fits);
+    assert!(answer.advice.iter().any(|text| text.contains("2 x 80.0 GiB")), "{:?}", answer.advice);
+    let pair = size(&sixteen, "2x80GiB", 8192);
+    assert!(pair.report.fits[0].fits);
+    assert_eq!(pair.report.fits[0].tensor_parallel, 2);
+
+    let mut eight = llama_3_70b();
+    eight.tensors.total_bytes = 72_700_000_000;
+    eight.tensors.layer_bytes = vec![(72_700_000_000 - 2 * embedding) / 80; 80];
+    assert!(size(&quantised(eight, "fp8", "fp8", 8, 1), "NVIDIA A100-SXM4-80GB", 4096).report.fits[0].fits);
+}
+
+/// vLLM is planned with tensor parallelism alone: pipeline stages would fit six of 32 GiB, four ranks do not.
+#[test]
+fn fits_judges_only_what_can_be_planned() {
+    let fit = |variant: Variant, engine: EngineKind, text: &str| {
+        let accelerators = [parse_accelerator_request(text).expect("readable")];
+        let request = SizeRequest {
+            source: "hf:x/y",
+            engine: Some(engine),
+            context: Some(4096),
+            accelerators: &accelerators,
+            ..SizeRequest::default()
+        };
+        size_report(&[variant], &request).expect("sized").report.fits.remove(0)
+    };
+    for engine in [EngineKind::Vllm, EngineKind::Sglang] {
+        let six = fit(llama_3_70b(), engine, "6x32GiB");
+        assert_eq!((six.fits, six.tensor_parallel), (false, 4), "{engine}");
+        let four = fit(llama_3_70b(), engine, "4x32GiB");
+        assert_eq!((six.needed_bytes, six.available_bytes), (four.needed_bytes, four.available_bytes));
+        let three = fit(llama_3_70b(), engine, "3x96GiB");
+        assert_eq!((three.fits, three.tensor_parallel), (true, 2), "{engine}");
+    }
+    let layers = fit(gguf(llama_3_70b()), EngineKind::LlamaCpp, "6x32GiB");
+    assert_eq!((layers.fits, layers.tensor_parallel), (true, 1));
+}
+
+#[test]
+fn the_report_has_the_contracts_fields() {
+    let accelerators = [parse_accelerator_request("2x24GiB").expect("readable")];
+    let variants = [llama_31_8b()];
+    let request = SizeRequest {
+        source: "path:m",
+        context: Some(8192),
+        tensor_parallel: 2,
+        accelerators: &accelerators,
+        ..SizeRequest::default()
+    };
+    let answer = size_report(&variants, &request).expect("sized");
+    let json = serde_json::to_value(&answer.report).expect("plain data");
+    let keys: Vec<&String> = json.as_object().expect("an object").keys().collect();
+    let mut expected = [
+        "format",
+        "source",
+        "architecture",
+        "parameters",
+        "attention",
+        "variants",
+        "kv",
+        "splits",
+        "per_accelerator",
+        "fits",
+    ];
+    expected.sort_unstable();
+    let mut keys: Vec<&str> = keys.into_iter().map(String::as_str).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, expected);
+    assert_eq!(json["attention"], "gqa");
+    assert_eq!(json["per_accelerator"].as_array().map(Vec::len), Some(2));
+    assert_eq!(json["kv"]["bytes_per_token"], 131_072);
+    assert_eq!(json["kv"]["total_bytes"].as_u64(), Some(131_072 * (8192 + 16)));
+    assert_eq!(json["kv"]["replicated_over_tp"], false);
+    assert_eq!(json["splits"]["tensor_parallel"], serde_json::json!([1, 2, 4, 8]));
+    assert_eq!(json["fits"][0]["accelerator"], "2x24GiB");
+    assert_eq!(json["fits"][0]["fits"], true);
+    assert!(answer.explain.iter().any(|line| line.contains("tensor headers")));
+    let odd = size_report(&variants, &SizeRequest { tensor_parallel: 3, ..request }).expect("still sized");
+    assert!(odd.advice.iter().any(|text| text.contains("use tensor parallel 2")), "{:?}", odd.advice);
+}
+
+#[test]
+fn a_split_that_was_asked_for_is_judged_beyond_the_listed_sizes() {
+    let variants = [llama_31_8b()];
+    let judged = |variants: &[Variant], tensor_parallel| {
+        let answer = size_report(variants, &SizeRequest { tensor_parallel, ..SizeRequest::default() }).expect("sized");
+        let refused: Vec<(u32, SplitRule)> =
+            answer.report.splits.refused.iter().filter(|r| r.tp == tensor_parallel).map(|r| (r.tp, r.rule)).collect();
+        (answer.report.splits.tensor_parallel, refused, answer.report.per_accelerator.len(), answer.advice.join("; "))
+    };
+    let (legal, refused, figures, advice) = judged(&variants, 9);
+    assert_eq!((legal, figures), (vec![1, 2, 4, 8], 9));
+    use SplitRule::{Heads, KvHeads, Layers, Mlp, Vocab};
+    assert_eq!(refused, [Heads, KvHeads, Mlp, Vocab].map(|rule| (9, rule)));
+    assert!(advice.contains("use tensor parallel 8"), "{advice}");
+    let (legal, refused, ..) = judged(&variants, 16);
+    assert_eq!((legal, refused), (vec![1, 2, 4, 8, 16], vec![]));
+    assert!(judged(&variants, 1024).1.contains(&(1024, Heads)));
+    let listed = judged(&variants, 4).0;
+    assert_eq!(listed, [1, 2, 4, 8]);
+
+    // llama.cpp splits by layers, of which this model has 32.
+    let by_layers = [gguf(llama_31_8b())];
+    let (legal, refused, figures, _) = judged(&by_layers, 32);
+    assert_eq!((legal, refused, figures), (vec![1], vec![], 32));
+    let (_, refused, figures, advice) = judged(&by_layers, 33);
+    assert_eq!((refused, figures), (vec![(33, Layers)], 0));
+    assert!(advice.contains("at most 32"), "{advice}");
+    let wrong = SizeRequest { engine: Some(EngineKind::LlamaCpp), tensor_parallel: 33, ..SizeRequest::default() };
+    assert!(size_report(&variants, &wrong).is_err(), "safetensors are not for llama.cpp however they are split");
+}
+
+#[test]
+fn context_defaults_and_limits() {
+    let mut variant = llama_31_8b();
+    assert_eq!(effective_context(&variant, None), Ok(32_768));
+    assert_eq!(effective_context(&variant, Some(131_072)), Ok(131_072));
+    let error = effective_context(&variant, Some(131_073)).expect_err("beyond the trained length");
+    assert_eq!(error, SizingError::Context { requested: 131_073, trained: 131_072 });
+    variant.architecture.trained_context = Some(8192);
+    assert_eq!(effective_context(&variant, None), Ok(8192));
+    variant.architecture.trained_context = None;
+    assert_eq!(effective_context(&variant, Some(1 << 20)), Ok(1 << 20));
+}
+
+#[test]
+fn hardware_and_format_gates() {
+    let t4 = card("Tesla T4", 15_360, "7.5");
+    let a10 = card("NVIDIA A10", 23_028, "8.6");
+    let bf16 = llama_31_8b();
+    let reason = gate(&bf16, EngineKind::Vllm, &t4).expect_err("no bf16 on Turing");
+    assert!(reason.contains("8.0") && reason.contains("Tesla T4"), "{reason}");
+    assert!(gate(&bf16, EngineKind::Vllm, &a10).is_ok());
+    assert!(gate(&qwen_72b_gptq(), EngineKind::Vllm, &t4).is_err());
+    // Marlin widens fp8 and FP4 weights on Ampere.
+    for (id, method, bits) in [("fp8", "fp8", 8), ("mxfp4", "mxfp4", 4), ("nvfp4", "nvfp4", 4)] {
+        let variant = quantised(llama_31_8b(), id, method, bits, 16);
+        assert!(gate(&variant, EngineKind::Vllm, &a10).is_ok(), "{id}");
+        assert!(gate(&variant, EngineKind::Vllm, &t4).is_err(), "{id}");
+    }
+    let mut f16 = llama_31_8b();
+    f16.quality = "f16".parse().expect("known");
+    assert!(gate(&f16, EngineKind::Vllm, &t4).is_ok());
+    assert!(gate(&gguf(llama_31_8b()), EngineKind::LlamaCpp, &t4).is_ok());
+    assert!(gate(&gguf(llama_31_8b()), EngineKind::Vllm, &a10).is_err());
+    assert!(gate(&bf16, EngineKind::LlamaCpp, &a10).is_err());
+    assert!(matches!(footprint(&bf16, &llama_cpp(4096)), Err(SizingError::Format { .. })));
+    let q8 = Demand { kv_dtype: Some(Dtype::Q8_0), ..vllm(4096) };
+    assert!(matches!(footprint(&bf16, &q8), Err(SizingError::KvDtype { .. })));
+}
