@@ -22,4 +22,6 @@ pub mod agent;
 #[cfg(feature = "controller")]
 pub mod config;
 #[cfg(feature = "controller")]
+pub mod placement;
+#[cfg(feature = "controller")]
 pub mod sizing;

@@ -1,0 +1,220 @@
+//! A layout: which copies run where, on named accelerators. What the solver's numbers mean.
+
+use super::{Problem, Shape};
+use crate::base::MIB;
+
+/// One replica on its accelerators.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Copy {
+    /// Index of the model.
+    pub model: usize,
+    /// Index of the shape in the model.
+    pub shape: usize,
+    /// Positions of the node's accelerators, ascending for new copies, in rank order for kept ones.
+    pub accelerators: Vec<usize>,
+    /// Index of the running instance that stays as it is.
+    pub kept: Option<usize>,
+}
+
+/// All copies.
+pub type Layout = Vec<Copy>;
+
+/// The solver counts memory in whole MiB: parts are rounded up and capacities down, so that every number in its
+/// rows is a moderate whole one and no tolerance can overfill anything. A part that fits by itself to the byte
+/// still fits.
+pub fn rounded(bytes: u64, capacity: u64) -> u64 {
+    let up = bytes.div_ceil(MIB) * MIB;
+    let down = whole(capacity);
+    if bytes <= capacity && up > down { down } else { up }
+}
+
+/// Rounded down to whole MiB.
+pub fn whole(bytes: u64) -> u64 {
+    bytes / MIB * MIB
+}
+
+/// Memory in use, per node and accelerator, and per node's host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loads {
+    /// By node, then accelerator.
+    pub accelerators: Vec<Vec<u64>>,
+    /// By node; what unified accelerators hold counts here too.
+    pub host: Vec<u64>,
+}
+
+impl Loads {
+    /// Nothing in use.
+    pub fn none(problem: &Problem) -> Self {
+        Self {
+            accelerators: problem.nodes.iter().map(|n| vec![0; n.accelerators.len()]).collect(),
+            host: vec![0; problem.nodes.len()],
+        }
+    }
+
+    /// What a layout uses, in bytes.
+    pub fn of(problem: &Problem, layout: &[Copy]) -> Self {
+        let mut loads = Self::none(problem);
+        for copy in layout {
+            loads.add(problem, &problem.models[copy.model].shapes[copy.shape], &copy.accelerators, |bytes, _| bytes);
+        }
+        loads
+    }
+
+    /// What a layout uses, as the solver counts it.
+    pub fn rounded(problem: &Problem, capacities: &Capacities, layout: &[Copy]) -> Self {
+        let mut loads = Self::none(problem);
+        for copy in layout {
+            loads.add_rounded(problem, capacities, &problem.models[copy.model].shapes[copy.shape], &copy.accelerators);
+        }
+        loads
+    }
+
+    /// Adds one replica as the solver counts it.
+    pub fn add_rounded(&mut self, problem: &Problem, capacities: &Capacities, shape: &Shape, accelerators: &[usize]) {
+        self.add(problem, shape, accelerators, |bytes, position| {
+            let exact = &capacities.exact;
+            rounded(bytes, position.map_or(exact.host[shape.node], |p| exact.accelerators[shape.node][p]))
+        });
+    }
+
+    /// Adds one replica; `count` turns bytes on an accelerator, or of the host, into what is counted.
+    fn add(
+        &mut self,
+        problem: &Problem,
+        shape: &Shape,
+        accelerators: &[usize],
+        count: impl Fn(u64, Option<usize>) -> u64,
+    ) {
+        let bytes = shape.claimed();
+        for position in accelerators {
+            self.accelerators[shape.node][*position] += count(bytes, Some(*position));
+            if problem.nodes[shape.node].accelerators[*position].unified {
+                self.host[shape.node] += count(bytes, None);
+            }
+        }
+        self.host[shape.node] += count(shape.host.total_bytes(), None);
+    }
+}
+
+/// By how much what runs may exceed what can be used on an accelerator and stays all the same: figures of free
+/// memory move a little from one look to the next.
+pub const ACCELERATOR_WOBBLE: u64 = 512 * MIB;
+
+/// The same for host memory, which others use freely: an eighth, at least 2 GiB.
+pub fn host_wobble(capacity: u64) -> u64 {
+    (capacity / 8).max(2048 * MIB)
+}
+
+/// What nodes may give, in whole MiB. What runs counts in where it exceeds that only by a wobble of the facts, and
+/// what protected instances hold in any case: a reserve that was raised later must not make all impossible.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Capacities {
+    /// By node, then accelerator.
+    pub accelerators: Vec<Vec<u64>>,
+    /// By node; unified accelerators share it.
+    pub host: Vec<u64>,
+    /// The same to the byte, without protected instances.
+    pub exact: Loads,
+}
+
+impl Capacities {
+    /// Of a problem whose running instances are these copies.
+    pub fn of(problem: &Problem, running: &[Copy]) -> Self {
+        let usable = |a: &super::AcceleratorSupply| if a.healthy { a.capacity_bytes } else { 0 };
+        let exact = Loads {
+            accelerators: problem.nodes.iter().map(|n| n.accelerators.iter().map(usable).collect()).collect(),
+            host: problem.nodes.iter().map(|n| n.host_capacity_bytes).collect(),
+        };
+        let mut this = Self {
+            accelerators: exact.accelerators.iter().map(|node| node.iter().map(|b| whole(*b)).collect()).collect(),
+            host: exact.host.iter().map(|b| whole(*b)).collect(),
+            exact,
+        };
+        let protected: Layout = running.iter().filter(|c| problem.models[c.model].protected).cloned().collect();
+        let held = Loads::rounded(problem, &this, &protected);
+        let all = Loads::rounded(problem, &this, running);
+        let raise = |most: &mut u64, held: u64, all: u64, wobble: u64| {
+            *most = (*most).max(held).max(if all <= *most + wobble { all } else { 0 });
+        };
+        for (node, most) in this.accelerators.iter_mut().enumerate() {
+            for (position, most) in most.iter_mut().enumerate() {
+                let usable = problem.nodes[node].accelerators[position].healthy;
+                let wobble = if usable { ACCELERATOR_WOBBLE } else { 0 };
+                raise(most, held.accelerators[node][position], all.accelerators[node][position], wobble);
+            }
+        }
+        for (node, most) in this.host.iter_mut().enumerate() {
+            raise(most, held.host[node], all.host[node], host_wobble(*most));
+        }
+        this
+    }
+}
+
+/// The running instances that may keep their place, as copies, in the order of the instances.
+pub fn keepable(problem: &Problem) -> Layout {
+    let mut copies = Layout::new();
+    for (index, running) in problem.running.iter().enumerate() {
+        let Some((model, shape)) = problem.shape_of(running) else { continue };
+        let node = &problem.nodes[problem.models[model].shapes[shape].node];
+        if !node.member || !node.reachable {
+            continue;
+        }
+        let accelerators: Vec<usize> = running.accelerators.iter().filter_map(|uuid| node.position(uuid)).collect();
+        let healthy = accelerators.iter().all(|position| node.accelerators[*position].healthy);
+        if healthy || problem.models[model].protected {
+            copies.push(Copy { model, shape, accelerators, kept: Some(index) });
+        }
+    }
+    copies
+}
+
+/// How many instances of each model run on nodes whose facts are unknown, and count as placed.
+pub fn pinned(problem: &Problem) -> Vec<u32> {
+    let mut counts = vec![0; problem.models.len()];
+    for running in &problem.running {
+        if let Some(model) = problem.model(&running.model)
+            && is_pinned(problem, running)
+        {
+            counts[model] += 1;
+        }
+    }
+    counts
+}
+
+/// Whether an instance runs on a node of the config whose facts are unknown.
+pub fn is_pinned(problem: &Problem, running: &super::Running) -> bool {
+    problem.node(&running.node).is_some_and(|node| problem.nodes[node].member && !problem.nodes[node].reachable)
+}
+
+/// The value of a spread label on a node; nodes without the label share one value.
+pub fn spread_value<'p>(problem: &'p Problem, label: &str, node: usize) -> &'p str {
+    let supply = &problem.nodes[node];
+    if label == "node" { &supply.name } else { supply.labels.get(label).map_or("", String::as_str) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::placement::{AcceleratorSupply, NodeSupply};
+
+    #[test]
+    fn a_unified_pool_counts_accelerator_and_host_bytes_together() {
+        let accelerator =
+            |unified| AcceleratorSupply { capacity_bytes: 100, healthy: true, unified, ..AcceleratorSupply::default() };
+        let node = NodeSupply { accelerators: vec![accelerator(true), accelerator(false)], ..NodeSupply::default() };
+        let mut shape = crate::placement::tests::random::shape(0, 0, vec![0, 1], 2, 30);
+        shape.host.overhead_bytes = 5;
+        let model = crate::placement::ModelDemand { shapes: vec![shape], ..Default::default() };
+        let problem = Problem { nodes: vec![node], models: vec![model], ..Problem::default() };
+        let loads = Loads::of(&problem, &[Copy { model: 0, shape: 0, accelerators: vec![0, 1], kept: None }]);
+        assert_eq!((loads.accelerators, loads.host), (vec![vec![30, 30]], vec![35]));
+    }
+
+    #[test]
+    fn rounding_never_overfills_and_keeps_what_fits_alone() {
+        assert_eq!(rounded(0, MIB), 0);
+        assert_eq!(rounded(MIB + 1, 10 * MIB), 2 * MIB);
+        assert_eq!(rounded(MIB + 1, MIB + 1), MIB);
+        assert_eq!(rounded(MIB + 2, MIB + 1), 2 * MIB);
+    }
+}

@@ -1,0 +1,371 @@
+//! The nearest changes that would let one more replica of a model run, computed with the sizes of its candidates
+//! against what is still free.
+
+use super::layout::{Copy, Loads, whole};
+use super::shapes::{claim, demand_of, engines_of, fetch_bytes, over};
+use super::{Candidate, NodeSupply, Origin, Problem, pool_bytes, supply};
+use crate::base::{EngineKind, format_bytes};
+use crate::config::Model;
+use crate::inventory::Inventory;
+use crate::sizing::{SizingError, effective_context, engine_supports, footprint, gate, legal_splits};
+
+/// A shorter context is not worth proposing below this.
+const LEAST_CONTEXT: u64 = 1024;
+/// Engines count context in steps of this.
+const STEP: u64 = 256;
+
+/// Changes in words, nearest first; empty where none was found.
+pub fn changes(
+    problem: &Problem,
+    inventory: &Inventory,
+    layout: &[Copy],
+    name: &str,
+    model: &Model,
+    candidates: &[Candidate],
+) -> Vec<String> {
+    let Some(demand) = problem.model(name).map(|m| &problem.models[m]) else { return Vec::new() };
+    let loads = Loads::of(problem, layout);
+    let probe = Probe { problem, inventory, model, loads, require: &demand.require, labels: true, disk: true };
+    let allowed = |c: &&Candidate| model.min_quality.as_ref().is_none_or(|min| c.variant.quality.at_least(&min.value));
+    let mut changes = Vec::new();
+    let good: Vec<&Candidate> = candidates.iter().filter(allowed).collect();
+    let lower: Vec<&Candidate> = candidates.iter().filter(|c| !allowed(c)).collect();
+    // What fits as it is was refused for another reason (spread, preemption): sizes are not the point then.
+    if good.iter().any(|c| probe.fits_somewhere(c, None)) {
+        return changes;
+    }
+    changes.extend(probe.shorter(&good));
+    if let (Some(candidate), Some(min)) = (lower.iter().find(|c| probe.fits_somewhere(c, None)), &model.min_quality) {
+        changes.push(format!("allow {} (the config says `quality min=\"{}\"`)", candidate.label, min.value));
+    }
+    if !model.place.allow_cpu
+        && let Some(node) = good.iter().find_map(|c| probe.cpu(c))
+    {
+        changes.push(format!("`allow cpu=#true`: it would run on the CPU of {node}"));
+    }
+    changes.extend(probe.more_host(&good));
+    let probe = Probe { disk: false, ..probe };
+    changes.extend(probe.more_disk(&good));
+    let probe = Probe { labels: false, disk: true, ..probe };
+    changes.extend(probe.other_labels(&good));
+    let probe = Probe { labels: true, ..probe };
+    if changes.is_empty() {
+        changes.extend(probe.split(&good));
+    }
+    if changes.is_empty() {
+        changes.extend(probe.capability(&good));
+    }
+    if changes.is_empty()
+        && let Some(trained) = good.iter().filter_map(|c| probe.contexts(c)).map(|(_, most)| most).max()
+        && good.iter().all(|c| probe.context(c).is_none())
+    {
+        changes.push(format!("context {trained} or less"));
+    }
+    changes
+}
+
+struct Probe<'p> {
+    problem: &'p Problem,
+    inventory: &'p Inventory,
+    model: &'p Model,
+    loads: Loads,
+    require: &'p [(String, String)],
+    /// Whether nodes must meet the selectors.
+    labels: bool,
+    /// Whether nodes must have the disk space.
+    disk: bool,
+}
+
+/// One way to run a candidate.
+struct Way<'p> {
+    node: usize,
+    engine: EngineKind,
+    version: Option<&'p str>,
+    group: Vec<usize>,
+    ranks: u32,
+}
+
+/// Whether a way fits beside what is placed.
+enum Fit {
+    Yes,
+    /// But for so many bytes of host memory.
+    Host(u64),
+    No,
+}
+
+impl<'p> Probe<'p> {
+    /// Nodes that take something new, have or can get the files, and meet the selectors.
+    fn open(&self, candidate: &Candidate) -> impl Iterator<Item = (usize, &'p NodeSupply)> {
+        let open = |node: &NodeSupply| {
+            let reachable = match &candidate.origin {
+                Origin::Controller { .. } => true,
+                Origin::OnNode { nodes, .. } => nodes.contains(&node.name),
+            };
+            node.member
+                && node.closed.is_none()
+                && reachable
+                && (!self.labels || self.wrong(node).is_empty())
+                && (!self.disk || self.disk_short(candidate, node) == 0)
+        };
+        self.problem.nodes.iter().enumerate().filter(move |(_, node)| open(node)).collect::<Vec<_>>().into_iter()
+    }
+
+    /// Selectors that a node does not meet.
+    fn wrong(&self, node: &NodeSupply) -> Vec<&'p (String, String)> {
+        self.require.iter().filter(|(label, is)| node.labels.get(label) != Some(is)).collect()
+    }
+
+    /// Bytes of disk that a node lacks for the files.
+    fn disk_short(&self, candidate: &Candidate, node: &NodeSupply) -> u64 {
+        let fetch = self.inventory.node(&node.name).map_or(0, |facts| fetch_bytes(candidate, facts));
+        node.disk_free_bytes.map_or(0, |free| fetch.saturating_sub(free))
+    }
+
+    /// Why an accelerator of a node cannot run a candidate whatever its memory; `None` where it can.
+    fn gate(&self, candidate: &Candidate, engine: EngineKind, node: &NodeSupply, position: usize) -> Option<String> {
+        let device = self.inventory.node(&node.name)?.accelerator(&node.accelerators[position].uuid)?;
+        gate(&candidate.variant, engine, device).err()
+    }
+
+    fn engines<'n>(&self, candidate: &Candidate, node: &'n NodeSupply) -> Vec<(EngineKind, Option<&'n str>)> {
+        let able = engines_of(self.model).into_iter().filter(|e| engine_supports(*e, &candidate.variant).is_ok());
+        able.filter_map(|kind| node.engines.iter().find(|e| e.kind == kind).map(|e| (kind, e.version.as_deref())))
+            .collect()
+    }
+
+    fn context(&self, candidate: &Candidate) -> Option<u64> {
+        self.contexts(candidate).filter(|(asked, most)| asked == most).map(|(asked, _)| asked)
+    }
+
+    /// The context that is asked for, and the most of it that the candidate was trained for.
+    fn contexts(&self, candidate: &Candidate) -> Option<(u64, u64)> {
+        match effective_context(&candidate.variant, self.model.context.as_ref().map(|c| c.value)) {
+            Ok(context) => Some((context, context)),
+            Err(SizingError::Context { requested, trained }) => Some((requested, trained)),
+            Err(_) => None,
+        }
+    }
+
+    fn sizes(engine: EngineKind, candidate: &Candidate) -> Vec<u32> {
+        match engine {
+            EngineKind::LlamaCpp => vec![1, 2, 4, 8],
+            EngineKind::Vllm | EngineKind::Sglang => legal_splits(&candidate.variant, engine).tensor_parallel,
+        }
+    }
+
+    fn ways(&self, candidate: &Candidate) -> Vec<Way<'p>> {
+        let mut ways = Vec::new();
+        for (index, node) in self.open(candidate) {
+            for (engine, version) in self.engines(candidate, node) {
+                let way = Way { node: index, engine, version, group: Vec::new(), ranks: 0 };
+                for group in supply::groups(node) {
+                    if self.gate(candidate, engine, node, group[0]).is_some() {
+                        continue;
+                    }
+                    let slices = node.accelerators[group[0]].mig;
+                    let sizes = Self::sizes(engine, candidate).into_iter().filter(|ranks| *ranks == 1 || !slices);
+                    ways.extend(sizes.map(|ranks| Way { group: group.clone(), ranks, ..way }));
+                }
+                if self.model.place.allow_cpu && engine == EngineKind::LlamaCpp {
+                    ways.push(way);
+                }
+            }
+        }
+        ways
+    }
+
+    /// Whether a way fits beside what is placed.
+    fn fit(&self, candidate: &Candidate, context: u64, way: &Way<'_>) -> Fit {
+        let supply = &self.problem.nodes[way.node];
+        let demand = demand_of(self.model, way.engine, way.version, context);
+        let Ok(sized) = footprint(&candidate.variant, &over(demand, way.ranks)) else { return Fit::No };
+        let host = supply.host_capacity_bytes.saturating_sub(self.loads.host[way.node]);
+        let needed = |p: usize| claim(way.engine, sized.largest(), supply.accelerators[p].total_bytes);
+        let open = way.group.iter().filter(|p| {
+            let accelerator = &supply.accelerators[**p];
+            let left = accelerator.capacity_bytes.saturating_sub(self.loads.accelerators[way.node][**p]);
+            accelerator.healthy && needed(**p) <= left
+        });
+        if open.count() < way.ranks as usize {
+            return Fit::No;
+        }
+        if supply.unified(&way.group) {
+            let pool = pool_bytes(needed(way.group[0]), way.ranks, sized.host.total());
+            return if pool <= whole(host) { Fit::Yes } else { Fit::No };
+        }
+        match sized.host.total().saturating_sub(host) {
+            0 => Fit::Yes,
+            missing => Fit::Host(missing),
+        }
+    }
+
+    /// The node and ranks where a candidate fits with this context (its own where `None`).
+    fn place(&self, candidate: &Candidate, context: Option<u64>) -> Option<(&'p NodeSupply, u32)> {
+        let context = context.or_else(|| self.context(candidate))?;
+        let ways = self.ways(candidate);
+        let way = ways.iter().find(|way| matches!(self.fit(candidate, context, way), Fit::Yes))?;
+        Some((&self.problem.nodes[way.node], way.ranks))
+    }
+
+    fn fits_somewhere(&self, candidate: &Candidate, context: Option<u64>) -> bool {
+        self.place(candidate, context).is_some()
+    }
+
+    /// The least host memory that is missing where the accelerators would do.
+    fn more_host(&self, candidates: &[&Candidate]) -> Option<String> {
+        let mut least: Option<(u64, usize)> = None;
+        for candidate in candidates {
+            let Some(context) = self.context(candidate) else { continue };
+            for way in self.ways(candidate) {
+                if let Fit::Host(missing) = self.fit(candidate, context, &way)
+                    && least.is_none_or(|(bytes, _)| missing < bytes)
+                {
+                    least = Some((missing, way.node));
+                }
+            }
+        }
+        let (missing, node) = least?;
+        let name = &self.problem.nodes[node].name;
+        Some(format!("{} more host memory on {name}, or a smaller `reserve ram`", format_bytes(missing)))
+    }
+
+    /// The least disk space that is missing where everything else would do.
+    fn more_disk(&self, candidates: &[&Candidate]) -> Option<String> {
+        let mut least: Option<(u64, &str)> = None;
+        for candidate in candidates {
+            let Some(context) = self.context(candidate) else { continue };
+            for way in self.ways(candidate) {
+                let node = &self.problem.nodes[way.node];
+                let missing = self.disk_short(candidate, node);
+                if missing > 0
+                    && least.is_none_or(|(bytes, _)| missing < bytes)
+                    && matches!(self.fit(candidate, context, &way), Fit::Yes)
+                {
+                    least = Some((missing, &node.name));
+                }
+            }
+        }
+        least.map(|(missing, node)| format!("{} more disk on {node}", format_bytes(missing)))
+    }
+
+    /// The labels that would have to change on a node that would do.
+    fn other_labels(&self, candidates: &[&Candidate]) -> Option<String> {
+        let (node, _) = candidates.iter().find_map(|c| self.place(c, None))?;
+        let wrong = self.wrong(node);
+        if let Some((label, is)) = wrong.iter().find(|wrong| wrong.0 == "node") {
+            return Some(format!("leave out `require label=\"{label}\" is=\"{is}\"`: it fits on {}", node.name));
+        }
+        let labels: Vec<String> = wrong.iter().map(|(label, is)| format!("`{label}` set to `{is}`")).collect();
+        Some(format!("the label {} on {}", labels.join(" and "), node.name))
+    }
+
+    /// The capability that is asked for where no accelerator has it.
+    fn capability(&self, candidates: &[&Candidate]) -> Option<String> {
+        for candidate in candidates {
+            let Some(context) = self.context(candidate) else { continue };
+            for (_, node) in self.open(candidate) {
+                for (engine, version) in self.engines(candidate, node) {
+                    let why = (0..node.accelerators.len()).find_map(|p| self.gate(candidate, engine, node, p));
+                    let need = why.as_deref().and_then(|why| why.split("compute capability ").nth(1));
+                    let Some(need) = need.and_then(|rest| rest.split(',').next()) else { continue };
+                    let demand = demand_of(self.model, engine, version, context);
+                    let Ok(sized) = footprint(&candidate.variant, &over(demand, 1)) else { continue };
+                    let usable = format_bytes(sized.largest());
+                    return Some(format!("an accelerator of compute capability {need} with {usable} usable"));
+                }
+            }
+        }
+        None
+    }
+
+    /// The longest context with which any of the candidates fits.
+    fn shorter(&self, candidates: &[&Candidate]) -> Option<String> {
+        let mut best: Option<(u64, String)> = None;
+        for candidate in candidates {
+            let Some((asked, most)) = self.contexts(candidate) else { continue };
+            let beats = |context: u64, best: &Option<(u64, String)>| best.as_ref().is_none_or(|(b, _)| context > *b);
+            if most < asked && self.fits_somewhere(candidate, Some(most)) {
+                if beats(most, &best) {
+                    best = Some((most, format!("context {most} or less")));
+                }
+                continue;
+            }
+            let (mut low, mut high) = (LEAST_CONTEXT / STEP, most / STEP);
+            if most <= LEAST_CONTEXT || !self.fits_somewhere(candidate, Some(low * STEP)) {
+                continue;
+            }
+            while low < high {
+                let middle = (low + high).div_ceil(2);
+                if self.fits_somewhere(candidate, Some(middle * STEP)) {
+                    low = middle;
+                } else {
+                    high = middle - 1;
+                }
+            }
+            let context = low * STEP;
+            if beats(context, &best)
+                && let Some((node, ranks)) = self.place(candidate, Some(context))
+            {
+                let on = match ranks {
+                    0 => "the CPU".to_owned(),
+                    1 => "one accelerator".to_owned(),
+                    ranks => format!("{ranks} accelerators"),
+                };
+                let label = &candidate.label;
+                let text = format!("context {context} instead of {asked}: {label} then fits on {on} of {}", node.name);
+                best = Some((context, text));
+            }
+        }
+        best.map(|(_, text)| text)
+    }
+
+    /// A node on whose CPU one of the candidates would fit.
+    fn cpu(&self, candidate: &Candidate) -> Option<String> {
+        let context = self.context(candidate)?;
+        self.open(candidate).find_map(|(index, node)| {
+            let llama = self.engines(candidate, node).into_iter().find(|(e, _)| *e == EngineKind::LlamaCpp);
+            let (engine, version) = llama?;
+            let sized =
+                footprint(&candidate.variant, &over(demand_of(self.model, engine, version, context), 0)).ok()?;
+            let left = node.host_capacity_bytes.saturating_sub(self.loads.host[index]);
+            (sized.host.total() <= left).then(|| node.name.clone())
+        })
+    }
+
+    /// The fewest accelerators of a kind there is over which a candidate would fit, were they empty.
+    fn split(&self, candidates: &[&Candidate]) -> Option<String> {
+        let mut best: Option<(u32, String)> = None;
+        for candidate in candidates {
+            let Some(context) = self.context(candidate) else { continue };
+            for (_, node) in self.open(candidate) {
+                for (engine, version) in self.engines(candidate, node) {
+                    let demand = demand_of(self.model, engine, version, context);
+                    for ranks in Self::sizes(engine, candidate) {
+                        let Ok(sized) = footprint(&candidate.variant, &over(demand, ranks)) else { continue };
+                        let able = node.accelerators.iter().enumerate().find(|(position, a)| {
+                            let usable = a.total_bytes.saturating_sub(a.reserve_bytes + a.driver_bytes);
+                            let each = claim(engine, sized.largest(), a.total_bytes);
+                            let needed = if a.unified { pool_bytes(each, ranks, sized.host.total()) } else { each };
+                            !(ranks > 1 && a.mig)
+                                && needed <= usable
+                                && self.gate(candidate, engine, node, *position).is_none()
+                        });
+                        if let Some((_, accelerator)) = able
+                            && best.as_ref().is_none_or(|(least, _)| ranks < *least)
+                        {
+                            let each = format_bytes(sized.largest());
+                            let kind = &accelerator.kind;
+                            let text = if ranks == 1 {
+                                format!("one more accelerator like {kind} ({each} of it)")
+                            } else {
+                                format!("{ranks} accelerators like {kind} in one node, {each} free on each")
+                            };
+                            best = Some((ranks, text));
+                        }
+                    }
+                }
+            }
+        }
+        best.map(|(_, text)| text)
+    }
+}

@@ -1,0 +1,485 @@
+//! The problem from the desired state, the inventory and the candidate weights: every way to run every model on
+//! every node that sizing allows, and the reason for every way it does not.
+
+use super::layout::whole;
+use super::supply;
+use super::{
+    Candidate, CandidateFacts, Candidates, Limits, ModelDemand, NodeSupply, Origin, PlacedMemory, Problem, Reason,
+    Removed, Shape, TailTier, Term,
+};
+use crate::base::{EngineKind, MIB, format_bytes};
+use crate::config::{Desired, Model, Objective};
+use crate::engine::utilisation;
+use crate::inventory::{Accelerator, Inventory, NodeFacts};
+use crate::sizing::{
+    AcceleratorSpec, Demand, Figures, Footprint, effective_context, engine_supports, footprint, gate,
+    kv_bytes_per_token, legal_splits, specification, speed,
+};
+
+/// How to solve.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Options {
+    /// Limits of the solver.
+    pub limits: Limits,
+}
+
+/// Numbers of llama.cpp devices that are tried for a layer split.
+const LAYER_SPLITS: &[u32] = &[2, 3, 4, 8];
+/// Memory bandwidth that is assumed of a CPU, for speed.
+const CPU_BANDWIDTH: u64 = 40_000_000_000;
+
+/// The weighted tier that follows the replicas.
+pub fn tail(objective: &Objective) -> Vec<TailTier> {
+    let terms = vec![
+        (Term::Quality, f64::from(objective.quality)),
+        (Term::Stability, f64::from(objective.stability)),
+        (Term::Latency, f64::from(objective.latency)),
+        (Term::Locality, f64::from(objective.locality)),
+        (Term::Cost, f64::from(objective.cost)),
+        (Term::Balance, f64::from(objective.balance)),
+        (Term::Preference, 1.0),
+    ];
+    vec![TailTier { name: "objective".to_owned(), terms }]
+}
+
+/// Builds the problem.
+pub fn build(desired: &Desired, inventory: &Inventory, candidates: &Candidates, options: &Options) -> Problem {
+    let (nodes, notes) = supply::nodes(desired, inventory);
+    let protected = supply::protected(desired, inventory);
+    let mut problem = Problem {
+        nodes,
+        running: supply::running(inventory, candidates),
+        tail: tail(&desired.cluster.objective),
+        limits: options.limits,
+        notes,
+        ..Problem::default()
+    };
+    let mut models = Vec::new();
+    for (name, model) in &desired.models {
+        let mut demand = ModelDemand {
+            name: name.clone(),
+            rank: model.priority.rank,
+            preempts: model.priority.preempts,
+            min: model.replicas.min,
+            desired: model.replicas.max,
+            protected: protected.contains(name),
+            require: model.place.require.iter().map(|r| (r.value.label.clone(), r.value.is.clone())).collect(),
+            prefer: model
+                .place
+                .prefer
+                .iter()
+                .map(|p| (p.value.0.label.clone(), p.value.0.is.clone(), p.value.1))
+                .collect(),
+            spread_by: model.place.spread_by.as_ref().map(|s| s.value.clone()),
+            ..ModelDemand::default()
+        };
+        match candidates.get(name) {
+            Some(Ok(list)) => {
+                let mut builder = Builder { desired, inventory, nodes: &problem.nodes, model, demand };
+                for (index, candidate) in list.iter().enumerate() {
+                    builder.candidate(index, candidate);
+                }
+                demand = builder.demand;
+                if list.is_empty() {
+                    demand.removed.push(everywhere("disk", "no weights were found in its source".to_owned()));
+                }
+            }
+            Some(Err(problem)) => {
+                let hint = problem.hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
+                demand.removed.push(everywhere("disk", format!("{}{hint}", problem.text)));
+            }
+            None => demand.removed.push(everywhere("disk", "its weights are not known".to_owned())),
+        }
+        models.push(demand);
+    }
+    problem.models = models;
+    problem.sort();
+    problem
+}
+
+fn everywhere(constraint: &str, text: String) -> Removed {
+    Removed { variant: None, engine: None, ranks: None, needed_bytes: 0, reason: reason("*", constraint, text) }
+}
+
+fn reason(node: &str, constraint: &str, text: String) -> Reason {
+    Reason { node: node.to_owned(), constraint: constraint.to_owned(), needed: None, available: None, unit: None, text }
+}
+
+fn counted(node: &str, constraint: &str, needed: u64, available: u64, unit: &str, text: String) -> Reason {
+    Reason {
+        needed: Some(needed),
+        available: Some(available),
+        unit: Some(unit.to_owned()),
+        ..reason(node, constraint, text)
+    }
+}
+
+/// Figures of sizing as planned bytes; capacities are set when an accelerator is chosen.
+pub fn planned(figures: &Figures) -> PlacedMemory {
+    PlacedMemory {
+        weights_bytes: figures.weights_bytes,
+        kv_bytes: figures.kv_bytes,
+        overhead_bytes: figures.overhead_bytes,
+        ..PlacedMemory::default()
+    }
+}
+
+/// What an engine claims of an accelerator for a need: vLLM and SGLang take a share with two decimals.
+pub fn claim(engine: EngineKind, needed: u64, total: u64) -> u64 {
+    match engine {
+        EngineKind::LlamaCpp => needed,
+        EngineKind::Vllm | EngineKind::Sglang => utilisation(needed, total).map_or(needed, |share| {
+            let hundredths = (share * 100.0).round() as u128;
+            needed.max(u64::try_from(hundredths * u128::from(total) / 100).unwrap_or(needed))
+        }),
+    }
+}
+
+/// Engines that may serve a model, in its order.
+pub fn engines_of(model: &Model) -> Vec<EngineKind> {
+    if model.engines.is_empty() { EngineKind::ALL.to_vec() } else { model.engines.iter().map(|e| e.value).collect() }
+}
+
+/// The demand that a model makes of one candidate.
+pub fn demand_of<'a>(model: &Model, engine: EngineKind, version: Option<&'a str>, context: u64) -> Demand<'a> {
+    Demand {
+        engine,
+        version,
+        context,
+        concurrency: u32::try_from(model.concurrency.value).unwrap_or(u32::MAX),
+        kv_dtype: model.kv_dtype.as_ref().map(|d| d.value),
+        tensor_parallel: 1,
+        pipeline_parallel: 1,
+        cpu: false,
+    }
+}
+
+/// The same demand over several accelerators: tensor-parallel, with llama.cpp a layer split.
+pub fn over(demand: Demand<'_>, ranks: u32) -> Demand<'_> {
+    match demand.engine {
+        EngineKind::LlamaCpp => Demand { pipeline_parallel: ranks.max(1), cpu: ranks == 0, ..demand },
+        EngineKind::Vllm | EngineKind::Sglang => Demand { tensor_parallel: ranks.max(1), cpu: ranks == 0, ..demand },
+    }
+}
+
+struct Builder<'a> {
+    desired: &'a Desired,
+    inventory: &'a Inventory,
+    nodes: &'a [NodeSupply],
+    model: &'a Model,
+    demand: ModelDemand,
+}
+
+impl Builder<'_> {
+    fn remove(&mut self, candidate: &Candidate, engine: Option<EngineKind>, ranks: Option<u32>, why: Reason) {
+        let needed_bytes = why.needed.filter(|_| why.unit.as_deref() == Some("bytes")).unwrap_or(0);
+        let variant = Some(candidate.label.clone());
+        self.demand.removed.push(Removed { variant, engine, ranks, needed_bytes, reason: why });
+    }
+
+    fn candidate(&mut self, index: usize, candidate: &Candidate) {
+        let variant = &candidate.variant;
+        let listed = !self.model.variants.is_empty();
+        let mut facts = CandidateFacts {
+            label: candidate.label.clone(),
+            quality: if listed { index as u32 } else { u32::from(variant.quality.rank()) },
+            only_on: match &candidate.origin {
+                Origin::Controller { .. } => None,
+                Origin::OnNode { nodes, .. } => Some(nodes.clone()),
+            },
+            ..CandidateFacts::default()
+        };
+        let context = effective_context(variant, self.model.context.as_ref().map(|c| c.value));
+        facts.context = context.as_ref().copied().unwrap_or(0);
+        let engines = engines_of(self.model);
+        for engine in &engines {
+            facts.legal_ranks.insert(*engine, legal_splits(variant, *engine).tensor_parallel);
+        }
+        self.demand.candidates.push(facts);
+        let context = match context {
+            Ok(context) => context,
+            Err(error) => return self.remove(candidate, None, None, reason("*", "engine", error.to_string())),
+        };
+        if let Some(min) = &self.model.min_quality
+            && !variant.quality.at_least(&min.value)
+        {
+            let text = format!("{} is below `quality min=\"{}\"`", candidate.label, min.value);
+            return self.remove(candidate, None, None, reason("*", "selector", text));
+        }
+        let able: Vec<EngineKind> = engines.iter().copied().filter(|e| engine_supports(*e, variant).is_ok()).collect();
+        if able.is_empty() {
+            let text = engines
+                .first()
+                .and_then(|e| engine_supports(*e, variant).err())
+                .unwrap_or_else(|| "no engine can load it".to_owned());
+            return self.remove(candidate, engines.first().copied(), None, reason("*", "engine", text));
+        }
+        for node in 0..self.nodes.len() {
+            self.on_node(index, candidate, context, &able, node);
+        }
+    }
+
+    fn on_node(&mut self, index: usize, candidate: &Candidate, context: u64, engines: &[EngineKind], node: usize) {
+        let supply = &self.nodes[node];
+        let Some(facts) = self.inventory.node(&supply.name).filter(|_| supply.member && supply.reachable) else {
+            return;
+        };
+        let name = supply.name.clone();
+        let wrong: Vec<String> = self
+            .demand
+            .require
+            .iter()
+            .filter(|(label, is)| supply.labels.get(label) != Some(is))
+            .map(|(label, is)| match supply.labels.get(label) {
+                Some(value) => format!("`{label}` is `{value}`, not `{is}`"),
+                None => format!("there is no label `{label}` with `{is}`"),
+            })
+            .collect();
+        if !wrong.is_empty() {
+            return self.remove(candidate, None, None, reason(&name, "selector", wrong.join(", ")));
+        }
+        if let Origin::OnNode { nodes, path } = &candidate.origin
+            && !nodes.contains(&name)
+        {
+            let text = format!("{path} is not on this node");
+            return self.remove(candidate, None, None, reason(&name, "disk", text));
+        }
+        let fetch = fetch_bytes(candidate, facts);
+        if let Some(free) = supply.disk_free_bytes.filter(|free| fetch > *free) {
+            let text = format!("{} to fetch, {} of disk free", format_bytes(fetch), format_bytes(free));
+            let why = counted(&name, "disk", fetch, free, "bytes", text);
+            return self.remove(candidate, None, None, why);
+        }
+        for (preference, engine) in engines.iter().enumerate() {
+            let Some(found) = supply.engines.iter().find(|e| e.kind == *engine) else {
+                let text = supply::missing_engine(self.desired, *engine, Some(facts));
+                self.remove(candidate, Some(*engine), None, reason(&name, "engine", text));
+                continue;
+            };
+            let draft = Shape {
+                candidate: index,
+                engine: *engine,
+                preference: preference as u32,
+                engine_version: found.version.clone(),
+                program: found.program.clone(),
+                node,
+                group: Vec::new(),
+                ranks: 0,
+                pipeline: false,
+                per_accelerator: PlacedMemory::default(),
+                stages: Vec::new(),
+                claim_bytes: 0,
+                host: PlacedMemory::default(),
+                speed: None,
+                fetch_bytes: fetch,
+                keep_only: supply.closed.is_some(),
+            };
+            let demand = demand_of(self.model, *engine, found.version.as_deref(), context);
+            self.accelerators(candidate, &draft, demand, facts);
+            if self.model.place.allow_cpu && *engine == EngineKind::LlamaCpp {
+                self.cpu(candidate, &draft, demand);
+            }
+        }
+    }
+
+    fn accelerators(&mut self, candidate: &Candidate, draft: &Shape, demand: Demand<'_>, facts: &NodeFacts) {
+        let supply = &self.nodes[draft.node];
+        let groups = supply::groups(supply);
+        if groups.is_empty() && !(self.model.place.allow_cpu && draft.engine == EngineKind::LlamaCpp) {
+            let text = "the node has no accelerator, and the model may not run on the CPU".to_owned();
+            let why = counted(&supply.name, "accelerators", 1, 0, "accelerators", text);
+            return self.remove(candidate, Some(draft.engine), None, why);
+        }
+        let splits = legal_splits(&candidate.variant, draft.engine);
+        for group in groups {
+            let first = &supply.accelerators[group[0]];
+            let device = facts.accelerator(&first.uuid);
+            if let Some(Err(text)) = device.map(|d| gate(&candidate.variant, draft.engine, d)) {
+                self.remove(candidate, Some(draft.engine), None, reason(&supply.name, "hardware", text));
+                continue;
+            }
+            let sizes: Vec<u32> = match draft.engine {
+                EngineKind::LlamaCpp => std::iter::once(1).chain(LAYER_SPLITS.iter().copied()).collect(),
+                EngineKind::Vllm | EngineKind::Sglang => splits.tensor_parallel.clone(),
+            };
+            for ranks in sizes {
+                let shape = Shape { group: group.clone(), ranks, ..draft.clone() };
+                self.over(candidate, shape, demand, device);
+            }
+        }
+    }
+
+    /// One number of ranks on one group of equal accelerators.
+    fn over(&mut self, candidate: &Candidate, shape: Shape, demand: Demand<'_>, device: Option<&Accelerator>) {
+        let supply = &self.nodes[shape.node];
+        let ranks = shape.ranks;
+        let kind = supply.accelerators[shape.group[0]].kind.clone();
+        let healthy: Vec<usize> = shape.group.iter().copied().filter(|p| supply.accelerators[*p].healthy).collect();
+        let engine = Some(shape.engine);
+        if ranks > 1 && supply.accelerators[shape.group[0]].mig {
+            if ranks == 2 && healthy.len() > 1 {
+                let text = "MIG slices cannot work together in one process".to_owned();
+                self.remove(candidate, engine, Some(ranks), reason(&supply.name, "split", text));
+            }
+            return;
+        }
+        if healthy.len() < shape.width() {
+            // Larger splits than there are accelerators are no news, unless there is not even one.
+            if healthy.is_empty() && ranks == 1 {
+                let text = format!("no {kind} is healthy");
+                let why = counted(&supply.name, "accelerators", 1, 0, "accelerators", text);
+                self.remove(candidate, engine, Some(ranks), why);
+            }
+            return;
+        }
+        let demand = over(demand, ranks);
+        let sized = match footprint(&candidate.variant, &demand) {
+            Ok(sized) => sized,
+            Err(error) => {
+                let why = reason(&supply.name, "split", error.to_string());
+                return self.remove(candidate, engine, Some(ranks), why);
+            }
+        };
+        let shape = sized_shape(shape, &sized, &supply.accelerators[healthy[0]].total_bytes);
+        let needed = shape.claimed();
+        let mut usable: Vec<usize> = healthy;
+        usable.sort_by_key(|p| std::cmp::Reverse(supply.accelerators[*p].capacity_bytes));
+        let tightest = &supply.accelerators[usable[shape.width() - 1]];
+        let pool = whole(supply.host_capacity_bytes);
+        if supply.unified(&shape.group) && shape.pool_bytes() > pool {
+            let text = too_large_pool(&shape, pool, tightest);
+            let why = counted(&supply.name, "memory", shape.pool_bytes(), pool, "bytes", text);
+            return self.remove(candidate, engine, Some(ranks), why);
+        }
+        if needed > tightest.capacity_bytes {
+            let text = too_large(needed, ranks, tightest);
+            let why = counted(&supply.name, "memory", needed, tightest.capacity_bytes, "bytes", text);
+            return self.remove(candidate, engine, Some(ranks), why);
+        }
+        if shape.host.total_bytes() > supply.host_capacity_bytes {
+            let why = too_much_ram(supply, shape.host.total_bytes());
+            return self.remove(candidate, engine, Some(ranks), why);
+        }
+        let read = as_read(candidate, demand, &sized);
+        let speed = device.and_then(|d| decode_speed(candidate, &read, d));
+        self.demand.shapes.push(Shape { speed, ..shape });
+    }
+
+    fn cpu(&mut self, candidate: &Candidate, draft: &Shape, demand: Demand<'_>) {
+        let supply = &self.nodes[draft.node];
+        let demand = over(demand, 0);
+        let sized = match footprint(&candidate.variant, &demand) {
+            Ok(sized) => sized,
+            Err(error) => {
+                let why = reason(&supply.name, "engine", error.to_string());
+                return self.remove(candidate, Some(draft.engine), Some(0), why);
+            }
+        };
+        let host = planned(&sized.host);
+        if host.total_bytes() > supply.host_capacity_bytes {
+            let why = too_much_ram(supply, host.total_bytes());
+            return self.remove(candidate, Some(draft.engine), Some(0), why);
+        }
+        let cpu = bare("cpu", CPU_BANDWIDTH);
+        let speed = speed(&candidate.variant, &as_read(candidate, demand, &sized), &cpu).decode_tokens_per_s;
+        self.demand.shapes.push(Shape { host, speed, ..draft.clone() });
+    }
+}
+
+/// A shape with the bytes that sizing found.
+fn sized_shape(shape: Shape, sized: &Footprint, total: &u64) -> Shape {
+    let stages: Vec<PlacedMemory> = sized.per_accelerator.iter().map(planned).collect();
+    let per_accelerator = stages.iter().copied().max_by_key(PlacedMemory::total_bytes).unwrap_or_default();
+    let equal = stages.iter().all(|stage| *stage == per_accelerator);
+    Shape {
+        pipeline: shape.engine == EngineKind::LlamaCpp && shape.ranks > 1,
+        claim_bytes: claim(shape.engine, per_accelerator.total_bytes(), *total),
+        per_accelerator,
+        stages: if equal { Vec::new() } else { stages },
+        host: planned(&sized.host),
+        ..shape
+    }
+}
+
+/// "needs 30.9 GiB on one accelerator; the largest usable is 22.0 GiB (24.0 GiB less 1.9 GiB reserve)".
+fn too_large(needed: u64, ranks: u32, tightest: &super::AcceleratorSupply) -> String {
+    let on = if ranks == 1 { "one accelerator".to_owned() } else { format!("each of {ranks} accelerators") };
+    format!(
+        "needs {} on {on}; the largest usable is {} ({})",
+        format_bytes(needed),
+        format_bytes(tightest.capacity_bytes),
+        tightest.explanation()
+    )
+}
+
+/// The same for a pool that accelerator and host share.
+fn too_large_pool(shape: &Shape, available: u64, tightest: &super::AcceleratorSupply) -> String {
+    let why = if tightest.capacity_bytes / MIB == available / MIB {
+        format!(" ({})", tightest.explanation())
+    } else {
+        String::new()
+    };
+    format!(
+        "needs {} of the memory that accelerator and host share ({} and {}); {} can be used{why}",
+        format_bytes(shape.pool_bytes()),
+        format_bytes(shape.claimed() * u64::from(shape.ranks)),
+        format_bytes(shape.host.total_bytes()),
+        format_bytes(available),
+    )
+}
+
+fn too_much_ram(supply: &NodeSupply, needed: u64) -> Reason {
+    let text = format!(
+        "needs {} of host memory; {} can be used",
+        format_bytes(needed),
+        format_bytes(supply.host_capacity_bytes)
+    );
+    counted(&supply.name, "ram", needed, supply.host_capacity_bytes, "bytes", text)
+}
+
+/// Bytes to bring to a node before a candidate can start there.
+pub fn fetch_bytes(candidate: &Candidate, facts: &NodeFacts) -> u64 {
+    let there = |w: &crate::inventory::WeightsFound| w.revision == candidate.revision && w.complete;
+    match &candidate.origin {
+        Origin::OnNode { .. } => 0,
+        Origin::Controller { .. } if facts.weights.iter().any(there) => 0,
+        Origin::Controller { .. } => {
+            let files: u64 = candidate.files.iter().map(|f| f.size_bytes).sum();
+            let known = if files > 0 { files } else { candidate.variant.download_bytes };
+            // Where only an index names the weight files, their size is that of the tensors.
+            let unknown = candidate.variant.files.iter().any(|f| f.size_bytes.is_none());
+            if unknown { known.max(candidate.variant.tensors.total_bytes) } else { known }
+        }
+    }
+}
+
+/// The demand with the context whose keys and values are really read for a token: layers with a window do not go back
+/// to the first one.
+fn as_read<'a>(candidate: &Candidate, demand: Demand<'a>, sized: &Footprint) -> Demand<'a> {
+    let each = kv_bytes_per_token(&candidate.variant, demand.kv_dtype).max(1);
+    let all: u64 = sized.per_accelerator.iter().chain([&sized.host]).map(|part| part.kv_bytes).sum();
+    let one = all / u64::from(demand.concurrency.max(1));
+    Demand { context: demand.context.min(one / each), ..demand }
+}
+
+/// Decode speed on a device: its own bandwidth where the driver told, else the published one.
+pub fn decode_speed(candidate: &Candidate, demand: &Demand<'_>, device: &Accelerator) -> Option<f64> {
+    let published = specification(&device.name);
+    let bandwidth = device.bandwidth_bytes_per_s.or(published.and_then(|s| s.bandwidth_bytes_per_s))?;
+    speed(&candidate.variant, demand, &bare(&device.name, bandwidth)).decode_tokens_per_s
+}
+
+/// A device of which only the bandwidth matters.
+fn bare(name: &str, bandwidth: u64) -> AcceleratorSpec {
+    AcceleratorSpec {
+        name: name.to_owned(),
+        memory_bytes: None,
+        bandwidth_bytes_per_s: Some(bandwidth),
+        fp16_flops: None,
+        bf16: false,
+        fp8: false,
+        fp4: false,
+        compute_capability: String::new(),
+        source: String::new(),
+    }
+}

@@ -1,0 +1,7 @@
+//! Tests of the whole room: brute force over small instances, and cases with proven optima.
+
+mod brute;
+mod cases;
+mod inputs;
+pub mod random;
+mod scale;

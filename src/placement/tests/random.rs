@@ -1,0 +1,314 @@
+//! Small random problems, from a seed.
+
+use std::collections::BTreeMap;
+
+use crate::base::{EngineKind, GIB};
+use crate::placement::*;
+
+/// A small generator of numbers (splitmix64), so that a seed is a test case.
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// 0 to `n - 1`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    /// True once in `n` times.
+    pub fn once_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+pub fn memory(bytes: u64) -> PlacedMemory {
+    PlacedMemory { weights_bytes: bytes, ..PlacedMemory::default() }
+}
+
+pub fn weighted_tail() -> Vec<TailTier> {
+    let terms = [
+        (Term::Quality, 100.0),
+        (Term::Stability, 60.0),
+        (Term::Latency, 40.0),
+        (Term::Locality, 20.0),
+        (Term::Cost, 10.0),
+        (Term::Balance, 5.0),
+        (Term::Preference, 1.0),
+    ];
+    vec![TailTier { name: "objective".to_owned(), terms: terms.to_vec() }]
+}
+
+pub fn strict_tail() -> Vec<TailTier> {
+    let tier = |name: &str, term| TailTier { name: name.to_owned(), terms: vec![(term, 1.0)] };
+    vec![tier("quality", Term::Quality), tier("stability", Term::Stability), tier("cost", Term::Cost)]
+}
+
+pub fn node(name: &str, accelerators: Vec<AcceleratorSupply>) -> NodeSupply {
+    NodeSupply {
+        name: name.to_owned(),
+        labels: BTreeMap::from([("node".to_owned(), name.to_owned())]),
+        accelerators,
+        host_capacity_bytes: 256 * GIB,
+        engines: vec![EngineSupply { kind: EngineKind::Vllm, version: None, program: "/bin/vllm".to_owned() }],
+        reachable: true,
+        member: true,
+        ..NodeSupply::default()
+    }
+}
+
+pub fn accelerator(uuid: String, kind: &str, bytes: u64) -> AcceleratorSupply {
+    AcceleratorSupply {
+        uuid,
+        kind: kind.to_owned(),
+        capacity_bytes: bytes,
+        total_bytes: bytes,
+        healthy: true,
+        ..AcceleratorSupply::default()
+    }
+}
+
+pub fn shape(candidate: usize, node: usize, group: Vec<usize>, ranks: u32, bytes: u64) -> Shape {
+    Shape {
+        candidate,
+        engine: EngineKind::Vllm,
+        preference: 0,
+        engine_version: None,
+        program: "/bin/vllm".to_owned(),
+        node,
+        group,
+        ranks,
+        pipeline: false,
+        per_accelerator: memory(bytes),
+        stages: Vec::new(),
+        claim_bytes: 0,
+        host: PlacedMemory::default(),
+        speed: Some(30.0),
+        fetch_bytes: 0,
+        keep_only: false,
+    }
+}
+
+/// A problem that brute force can still enumerate.
+pub fn problem(seed: u64) -> Problem {
+    let mut dice = Dice(seed);
+    let mut problem =
+        Problem { tail: if dice.once_in(3) { strict_tail() } else { weighted_tail() }, ..Problem::default() };
+    let count = 1 + dice.below(2);
+    for index in 0..count {
+        let size = 1 + dice.below(if count == 1 { 3 } else { 2 });
+        let unified = dice.once_in(8);
+        let mut accelerators = Vec::new();
+        for position in 0..size {
+            let (kind, total) = if dice.once_in(3) { ("big", 80 * GIB) } else { ("small", 24 * GIB) };
+            let mut supply = accelerator(format!("{index}-{position}"), kind, total);
+            supply.capacity_bytes = total - dice.below(3) * 2 * GIB - dice.below(1000);
+            supply.healthy = !dice.once_in(20);
+            supply.unified = unified && position == 0;
+            accelerators.push(supply);
+        }
+        let mut supply = node(&format!("n{index}"), accelerators);
+        if unified {
+            supply.host_capacity_bytes = supply.accelerators[0].capacity_bytes;
+        } else if dice.once_in(4) {
+            supply.host_capacity_bytes = (8 + dice.below(30)) * GIB;
+        }
+        if dice.once_in(12) {
+            supply.closed = Some(("hold".to_owned(), "on hold".to_owned()));
+        }
+        if dice.once_in(4) {
+            supply.labels.insert("room".to_owned(), format!("r{}", dice.below(2)));
+        }
+        if dice.once_in(5) {
+            supply.disk_free_bytes = Some((10 + dice.below(60)) * GIB);
+        }
+        problem.nodes.push(supply);
+    }
+    for index in 0..1 + dice.below(3) {
+        let model = model(&mut dice, &problem, index);
+        problem.models.push(model);
+    }
+    if dice.once_in(10) {
+        let mut away = node("z-away", Vec::new());
+        away.reachable = false;
+        away.closed = Some(("unreachable".to_owned(), "cannot be reached".to_owned()));
+        problem.nodes.push(away);
+        let running = Running {
+            model: "m0".to_owned(),
+            replica: dice.below(2) as u32,
+            instance: "far".to_owned(),
+            node: "z-away".to_owned(),
+            accelerators: vec!["far".to_owned()],
+            variant: "v0".to_owned(),
+            engine: Some(EngineKind::Vllm),
+            ..Running::default()
+        };
+        problem.running.push(running);
+    }
+    run(&mut dice, &mut problem);
+    problem.sort();
+    problem
+}
+
+fn model(dice: &mut Dice, problem: &Problem, index: u64) -> ModelDemand {
+    let rank = [10, 50, 100][dice.below(3) as usize];
+    let desired = 1 + dice.below(2) as u32;
+    let mut model = ModelDemand {
+        name: format!("m{index}"),
+        rank,
+        preempts: rank > 10 && dice.once_in(2),
+        min: dice.below(u64::from(desired) + 1) as u32,
+        desired,
+        protected: dice.once_in(12),
+        spread_by: match dice.below(6) {
+            0 => Some("node".to_owned()),
+            1 => Some("room".to_owned()),
+            _ => None,
+        },
+        ..ModelDemand::default()
+    };
+    if dice.once_in(4) {
+        model.prefer.push(("room".to_owned(), "r0".to_owned(), 10));
+    }
+    for candidate in 0..1 + dice.below(2) {
+        model.candidates.push(CandidateFacts {
+            label: format!("v{candidate}"),
+            quality: (candidate * (1 + dice.below(3))) as u32,
+            legal_ranks: BTreeMap::from([(EngineKind::Vllm, vec![1, 2])]),
+            context: 4096,
+            only_on: None,
+        });
+        // Sizes that divide a capacity exactly, as well as odd ones.
+        let whole = match dice.below(4) {
+            0 => problem.nodes[0].accelerators[0].capacity_bytes / 2,
+            1 => problem.nodes[0].accelerators[0].capacity_bytes,
+            _ => (4 + dice.below(40)) * GIB + dice.below(4096),
+        } / (1 + candidate);
+        let host = if dice.once_in(3) { (1 + dice.below(12)) * GIB } else { 0 };
+        let fetch = if dice.once_in(3) { (5 + dice.below(30)) * GIB } else { 0 };
+        for (node, supply) in problem.nodes.iter().enumerate() {
+            for kind in ["big", "small"] {
+                let group: Vec<usize> =
+                    (0..supply.accelerators.len()).filter(|p| supply.accelerators[*p].kind == kind).collect();
+                for ranks in 1..=2_u32 {
+                    if group.len() < ranks as usize {
+                        continue;
+                    }
+                    let bytes = whole / u64::from(ranks) + u64::from(ranks - 1) * 700_000_001;
+                    let mut shape = shape(candidate as usize, node, group.clone(), ranks, bytes);
+                    shape.host = memory(host);
+                    shape.fetch_bytes = fetch;
+                    shape.speed = Some((5 + dice.below(60)) as f64);
+                    shape.keep_only = supply.closed.is_some();
+                    model.shapes.push(shape);
+                }
+            }
+            if dice.once_in(10) {
+                let mut shape = shape(candidate as usize, node, Vec::new(), 0, 0);
+                shape.host = memory(whole / 2);
+                shape.speed = Some(4.0);
+                shape.keep_only = supply.closed.is_some();
+                model.shapes.push(shape);
+            }
+        }
+    }
+    model
+}
+
+/// Lets some instances run, nearly always within the capacities.
+fn run(dice: &mut Dice, problem: &mut Problem) {
+    let mut used: BTreeMap<(usize, usize), u64> = BTreeMap::new();
+    for model in 0..problem.models.len() {
+        for replica in 0..dice.below(3) as u32 {
+            let demand = &problem.models[model];
+            if demand.shapes.is_empty() {
+                continue;
+            }
+            let shape = &demand.shapes[dice.below(demand.shapes.len() as u64) as usize];
+            let supply = &problem.nodes[shape.node];
+            let mut positions = shape.group.clone();
+            while positions.len() > shape.ranks as usize {
+                let drop = dice.below(positions.len() as u64) as usize;
+                positions.remove(drop);
+            }
+            let bytes = shape.per_accelerator.weights_bytes;
+            let fits = positions.iter().all(|p| {
+                used.get(&(shape.node, *p)).copied().unwrap_or(0) + bytes <= supply.accelerators[*p].capacity_bytes
+            });
+            if !fits && !dice.once_in(10) {
+                continue;
+            }
+            for position in &positions {
+                *used.entry((shape.node, *position)).or_default() += bytes;
+            }
+            let running = Running {
+                model: demand.name.clone(),
+                replica,
+                instance: format!("{}-{replica}", demand.name),
+                node: supply.name.clone(),
+                accelerators: positions.iter().map(|p| supply.accelerators[*p].uuid.clone()).collect(),
+                variant: demand.candidates[shape.candidate].label.clone(),
+                engine: Some(EngineKind::Vllm),
+                load_ms: Some(dice.below(10) * 60_000),
+                live_sessions: dice.below(4) as u32,
+            };
+            problem.running.push(running);
+        }
+    }
+}
+
+/// The same problem once a placement runs: what runs on unreachable nodes stays in the list.
+pub fn applied(problem: &Problem, placement: &Placement) -> Problem {
+    let mut next = problem.clone();
+    next.running.retain(|r| problem.node(&r.node).is_some_and(|n| !problem.nodes[n].reachable));
+    for placed in placement.instances.iter().filter(|p| !p.program.is_empty()) {
+        let model = problem.model(&placed.model).unwrap();
+        let node = problem.node(&placed.node).unwrap();
+        for shape in next.models[model].shapes.iter_mut() {
+            if shape.node == node && shape.candidate == placed.candidate && placed.because != "already runs here" {
+                let free = next.nodes[node].disk_free_bytes;
+                next.nodes[node].disk_free_bytes = free.map(|free| free.saturating_sub(shape.fetch_bytes));
+                let fetched = shape.fetch_bytes;
+                shape.fetch_bytes = 0;
+                if fetched > 0 {
+                    break;
+                }
+            }
+        }
+        if placed.because != "already runs here" {
+            for shape in next.models[model].shapes.iter_mut() {
+                if shape.node == node && shape.candidate == placed.candidate {
+                    shape.fetch_bytes = 0;
+                }
+            }
+        }
+        let same =
+            |r: &&Running| (&r.model, &r.node, &r.accelerators) == (&placed.model, &placed.node, &placed.accelerators);
+        let before = problem.running.iter().filter(same).max_by_key(|r| r.replica == placed.replica);
+        next.running.push(Running {
+            load_ms: before.and_then(|r| r.load_ms),
+            live_sessions: before.map_or(0, |r| r.live_sessions),
+            model: placed.model.clone(),
+            replica: placed.replica,
+            instance: format!("{}-{}", placed.model, placed.replica),
+            node: placed.node.clone(),
+            accelerators: placed.accelerators.clone(),
+            variant: problem.models[model].candidates[placed.candidate].label.clone(),
+            engine: Some(placed.engine),
+        });
+    }
+    next.sort();
+    next
+}
+
+/// Where every replica is, without the words.
+pub fn places(placement: &Placement) -> Vec<(String, u32, String, Vec<String>)> {
+    let place = |p: &Placed| (p.model.clone(), p.replica, p.node.clone(), p.accelerators.clone());
+    placement.instances.iter().map(place).collect()
+}
