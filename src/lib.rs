@@ -24,4 +24,6 @@ pub mod config;
 #[cfg(feature = "controller")]
 pub mod placement;
 #[cfg(feature = "controller")]
+pub mod plan;
+#[cfg(feature = "controller")]
 pub mod sizing;

@@ -1,0 +1,172 @@
+//! The whole way from desired and observed to a plan.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::diff;
+use super::digest::inventory_digest;
+use super::gate;
+use super::ids;
+use super::rules::Rules;
+use super::{
+    Plan, PlanInput, PlanWarning, PlannedInstance, Summary, Verb, drift, fetch, observe, ports, schedule, specify,
+};
+use crate::base::{Diagnostic, Severity};
+use crate::placement::{Candidate, Reason, Unplaced};
+
+/// Compares what should be with what is. The same input gives the same plan, byte for byte.
+pub fn plan(input: &PlanInput<'_>) -> Plan {
+    let rules = Rules::of(&input.desired.policies);
+    let observed = observe(input.inventory, input.observed);
+    let mut unplaced = input.placement.unplaced.clone();
+    let (mut planned, mut used) = specified(input);
+    for index in ports::assign(&mut planned, &observed, input.desired, input.inventory).into_iter().rev() {
+        let without = planned.remove(index);
+        used.remove(index);
+        no_port(&mut unplaced, &without, input);
+    }
+    for instance in &mut planned {
+        instance.spec.port = instance.port;
+        instance.spec.port_alternates = instance.port_alternates.clone();
+    }
+    let mut difference = diff::diff(input, &planned, &observed, rules.prune);
+    let mut scheduled = schedule::schedule(std::mem::take(&mut difference.drafts), &planned, &observed);
+    fetch::add(&mut scheduled.drafts, &difference, &planned, &used, input);
+    fetch::estimate(&mut scheduled.drafts, &planned, &used, &observed);
+    let mut gated = gate::gate(scheduled, input, &rules, &observed);
+    for index in &difference.unknown {
+        gated.defer(&planned[*index].model, &planned[*index].node, "unreachable");
+    }
+    let mut warnings: Vec<PlanWarning> = input.warnings.iter().map(warning).collect();
+    for note in &input.placement.notes {
+        warnings.push(general(ids::PLACEMENT_NOTE, note, None));
+    }
+    for (_, text) in &difference.kept {
+        warnings.push(general(ids::KEPT, text, None));
+    }
+    for (instance, candidate) in planned.iter().zip(&used).filter(|(_, candidate)| fetch::incomplete(candidate)) {
+        let text = format!(
+            "model \"{}\": weight files of {} are not on this machine; sizes are from its index",
+            instance.model, candidate.source
+        );
+        warnings.push(general(ids::MISSING_FILES, &text, Some("apply refuses until they are there".to_owned())));
+    }
+    let nodes: BTreeSet<String> = planned.iter().map(|instance| instance.node.clone()).collect();
+    for (node, text) in ports::overlaps(input.desired, input.inventory, &nodes) {
+        let hint = format!("give `{node}` another range with `ports`, or change net.ipv4.ip_local_port_range there");
+        warnings.push(general(ids::PORTS_OVERLAP, &text, Some(hint)));
+    }
+    warnings.sort_by(|a, b| {
+        (&a.file, a.line, a.column, &a.id, &a.message).cmp(&(&b.file, b.line, b.column, &b.id, &b.message))
+    });
+    warnings.dedup();
+    unplaced.sort_by(|a, b| a.model.cmp(&b.model));
+    let steps = schedule::number(gated.drafts);
+    let mut plan = Plan {
+        format: 1,
+        cluster: input.desired.cluster.name.value.clone(),
+        commit: input.commit.clone(),
+        dirty: input.dirty,
+        config_digest: input.config_digest.clone(),
+        inventory_digest: inventory_digest(input.inventory).to_string(),
+        solver: input.placement.solver.clone(),
+        instances: planned,
+        egress: input.egress.clone(),
+        steps,
+        deferred: gated.deferred,
+        blocked: gated.blocked,
+        unplaced,
+        drift: drift::drift(input.inventory, input.observed, &observed),
+        decay: drift::decay(input.desired, input.inventory, &observed),
+        warnings,
+        summary: Summary::default(),
+        guards: BTreeMap::new(),
+        seal: None,
+    };
+    plan.summary = summary(&plan, difference.unchanged.len() as u32);
+    plan
+}
+
+/// Instances and the candidates they use, in the order of model and replica.
+fn specified<'a>(input: &PlanInput<'a>) -> (Vec<PlannedInstance>, Vec<&'a Candidate>) {
+    let mut placed: Vec<_> = input.placement.instances.iter().collect();
+    placed.sort_by(|a, b| (&a.model, a.replica, &a.node).cmp(&(&b.model, b.replica, &b.node)));
+    placed
+        .into_iter()
+        .filter_map(|placed| {
+            let candidate = input.candidates.get(&placed.model)?.as_ref().ok()?.get(placed.candidate)?;
+            let facts = input.inventory.node(&placed.node);
+            Some((specify::specify(placed, candidate, input.desired, facts)?, candidate))
+        })
+        .unzip()
+}
+
+fn no_port(unplaced: &mut Vec<Unplaced>, instance: &PlannedInstance, input: &PlanInput<'_>) {
+    let (low, high) = input.desired.nodes.get(&instance.node).map_or(ports::DEFAULT_RANGE, |node| node.ports);
+    let reason = Reason {
+        node: instance.node.clone(),
+        constraint: "port".to_owned(),
+        needed: Some(1),
+        available: Some(0),
+        unit: Some("count".to_owned()),
+        text: format!("no port is free in {low}-{high}"),
+    };
+    let least = input.desired.models.get(&instance.model).map_or(0, |model| model.replicas.min);
+    let required = instance.replica < least;
+    match unplaced.iter_mut().find(|u| u.model == instance.model) {
+        Some(known) => {
+            known.replicas += 1;
+            known.required |= required;
+            known.reasons.push(reason);
+        }
+        None => unplaced.push(Unplaced {
+            model: instance.model.clone(),
+            replicas: 1,
+            required,
+            reasons: vec![reason],
+            nearest: format!("give `{}` a larger range with `ports`", instance.node),
+        }),
+    }
+}
+
+/// Counts, taken from what the plan holds.
+pub(super) fn summary(plan: &Plan, unchanged: u32) -> Summary {
+    let mut summary = Summary {
+        deferred: plan.deferred.len() as u32,
+        blocked: plan.blocked.len() as u32,
+        unchanged,
+        unplaced: plan.unplaced.iter().map(|unplaced| unplaced.replicas).sum(),
+        ..Summary::default()
+    };
+    for step in &plan.steps {
+        *match step.verb {
+            Verb::Fetch => &mut summary.fetch,
+            Verb::Start => &mut summary.start,
+            Verb::Change => &mut summary.change,
+            Verb::Restart => &mut summary.restart,
+            Verb::Move => &mut summary.moves,
+            Verb::Adopt => &mut summary.adopt,
+            Verb::Stop => &mut summary.stop,
+        } += 1;
+    }
+    summary
+}
+
+fn general(id: &str, text: &str, hint: Option<String>) -> PlanWarning {
+    let bare = Diagnostic::general("", Severity::Warning, text);
+    PlanWarning { id: id.to_owned(), hint, ..warning(&bare) }
+}
+
+fn warning(diagnostic: &Diagnostic) -> PlanWarning {
+    PlanWarning {
+        id: diagnostic.id.to_owned(),
+        severity: "warning".to_owned(),
+        message: diagnostic.message.clone(),
+        file: diagnostic.file.clone(),
+        line: diagnostic.line,
+        column: diagnostic.column,
+        end_line: diagnostic.end_line,
+        end_column: diagnostic.end_column,
+        hint: diagnostic.hint.clone(),
+        related: Vec::new(),
+    }
+}

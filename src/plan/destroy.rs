@@ -1,0 +1,119 @@
+//! The plan of `flock destroy`: stops for every instance of this cluster, and nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::build::summary;
+use super::digest::inventory_digest;
+use super::protect::Protections;
+use super::rules::Rules;
+use super::{Because, Blocked, Deferred, Limits, ObservedSpecs, Plan, Step, Summary, Verb, observe};
+use crate::config::Desired;
+use crate::inventory::Inventory;
+use crate::placement::SolverReport;
+
+/// What a destroy is computed from.
+#[derive(Debug, Clone)]
+pub struct DestroyInput<'a> {
+    /// The config: its cluster's name, its protections, its nodes.
+    pub desired: &'a Desired,
+    /// Digest of its meaning.
+    pub config_digest: String,
+    /// HEAD of the config repository.
+    pub commit: Option<String>,
+    /// Whether the working tree differs from it.
+    pub dirty: bool,
+    /// What is.
+    pub inventory: &'a Inventory,
+    /// What the nodes are told to run.
+    pub observed: &'a ObservedSpecs,
+    /// Which nodes may be touched.
+    pub limits: Limits,
+}
+
+/// Stops for every instance of this cluster on every node that the config or the member record knows.
+pub fn destroy_plan(input: &DestroyInput<'_>) -> Plan {
+    let rules = Rules::of(&input.desired.policies);
+    let protections = Protections::of(&rules.protect, &input.inventory.member);
+    let observed = observe(input.inventory, input.observed);
+    let mut steps: Vec<Step> = Vec::new();
+    let mut deferred: BTreeSet<(String, String, &str)> = BTreeSet::new();
+    let mut blocked = Vec::new();
+    for o in &observed {
+        let labels = super::input::labels_of(input.desired, input.inventory, &o.node);
+        if !input.limits.allow(&o.node, labels) {
+            deferred.insert((o.model.clone(), o.node.clone(), "selection"));
+        } else if !o.reachable {
+            deferred.insert((o.model.clone(), o.node.clone(), "unreachable"));
+        } else if let Some(protection) = protections.get(&o.model) {
+            blocked.push(Blocked {
+                model: o.model.clone(),
+                policy: "protect".to_owned(),
+                since: protection.since.clone(),
+                remedy: protection.remedy(&o.model),
+            });
+        } else {
+            steps.push(Step {
+                id: steps.len() as u32 + 1,
+                verb: Verb::Stop,
+                model: o.model.clone(),
+                replica: o.replica,
+                instance: Some(o.instance.clone()),
+                node: o.node.clone(),
+                from_node: None,
+                because: Because::Removed,
+                detail: format!("flock destroy of cluster \"{}\"", input.desired.cluster.name.value),
+                after: Vec::new(),
+                from_instance: None,
+                route: None,
+                download_bytes: 0,
+                estimated_ms: None,
+                downtime_ms: 0,
+                sessions: o.sessions,
+                state_bytes: 0,
+                interrupts: o.alive,
+                fetch: None,
+                confirm: None,
+            });
+        }
+    }
+    blocked.dedup();
+    let members = input.inventory.member.nodes.iter().map(|member| &member.name);
+    for name in input.desired.nodes.keys().chain(members) {
+        let labels = super::input::labels_of(input.desired, input.inventory, name);
+        if input.limits.allow(name, labels) && !input.inventory.node(name).is_some_and(|facts| facts.reachable) {
+            deferred.insert(("*".to_owned(), name.clone(), "unreachable"));
+        }
+    }
+    let mut plan = Plan {
+        format: 1,
+        cluster: input.desired.cluster.name.value.clone(),
+        commit: input.commit.clone(),
+        dirty: input.dirty,
+        config_digest: input.config_digest.clone(),
+        inventory_digest: inventory_digest(input.inventory).to_string(),
+        solver: SolverReport {
+            status: "optimal".to_owned(),
+            gap: 0.0,
+            tiers: Vec::new(),
+            seed: 0,
+            deterministic: true,
+        },
+        instances: Vec::new(),
+        egress: Vec::new(),
+        steps,
+        deferred: deferred
+            .into_iter()
+            .map(|(model, node, reason)| Deferred { model, node, reason: reason.to_owned() })
+            .collect(),
+        blocked,
+        unplaced: Vec::new(),
+        drift: super::drift(input.inventory, input.observed, &observed),
+        decay: super::decay(input.desired, input.inventory, &observed),
+        warnings: Vec::new(),
+        summary: Summary::default(),
+        guards: BTreeMap::new(),
+        seal: None,
+    };
+    plan.summary = summary(&plan, 0);
+    plan
+}

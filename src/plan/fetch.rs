@@ -1,0 +1,173 @@
+//! Weights that must be brought before something can start, and what a step will cost.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::diff::{Difference, Draft};
+use super::{Because, Observed, PlanInput, PlannedFetch, PlannedInstance, Step, Verb};
+use crate::inventory::{FetchSpec, NodeFacts};
+use crate::placement::{Candidate, Origin};
+
+/// Bytes per second that a load is estimated with where nothing was measured.
+const LOAD_BYTES_PER_S: u64 = 500_000_000;
+/// Start of a process and its runtime, whatever it loads.
+const START_MS: u64 = 5_000;
+
+/// Adds one fetch per node and revision that is not complete there, and makes its readers wait for it.
+/// `used` are the candidates of the planned instances.
+pub(super) fn add(
+    drafts: &mut Vec<Draft>,
+    difference: &Difference,
+    planned: &[PlannedInstance],
+    used: &[&Candidate],
+    input: &PlanInput<'_>,
+) {
+    let mut readers: BTreeMap<(String, String), Vec<usize>> = BTreeMap::new();
+    for (index, instance) in planned.iter().enumerate() {
+        let facts = input.inventory.node(&instance.node);
+        if difference.unknown.contains(&index) || !wanted(used[index], facts, difference.unchanged.contains(&index)) {
+            continue;
+        }
+        readers.entry((instance.node.clone(), used[index].revision.clone())).or_default().push(index);
+    }
+    for ((node, _), instances) in readers {
+        let consumers: BTreeSet<usize> = drafts
+            .iter()
+            .enumerate()
+            .filter(|(_, d)| matches!(d.step.verb, Verb::Start | Verb::Change | Verb::Move | Verb::Restart))
+            .filter(|(_, d)| d.new.is_some_and(|new| instances.contains(&new)))
+            .map(|(index, _)| index)
+            .collect();
+        let Some(first) = instances.first().copied() else { continue };
+        let because = consumers.first().map_or(Because::Drift, |index| drafts[*index].step.because);
+        let fetch = drafts.len();
+        drafts.push(Draft {
+            step: step(&planned[first], used[first], &node, because),
+            old: None,
+            new: None,
+            needs: BTreeSet::new(),
+        });
+        for consumer in consumers {
+            drafts[consumer].needs.insert(fetch);
+            // What makes room for a newcomer goes only once the newcomer's weights are there.
+            for stop in drafts[consumer].needs.clone() {
+                let step = &drafts[stop].step;
+                if step.verb == Verb::Stop && step.because != Because::Removed {
+                    drafts[stop].needs.insert(fetch);
+                }
+            }
+        }
+    }
+}
+
+/// Whether a candidate's files are not all on the node. For an instance that runs, an inventory that was written by
+/// hand is no proof that they are missing.
+fn wanted(candidate: &Candidate, facts: Option<&NodeFacts>, runs: bool) -> bool {
+    if !matches!(candidate.origin, Origin::Controller { .. }) {
+        return false;
+    }
+    let Some(facts) = facts else { return true };
+    let complete = facts.weights.iter().any(|weights| weights.revision == candidate.revision && weights.complete);
+    let believed = runs && facts.agent.is_none();
+    !(complete || believed)
+}
+
+/// Whether files are named by an index and not there: the plan can be looked at, not carried out.
+pub(super) fn incomplete(candidate: &Candidate) -> bool {
+    matches!(candidate.origin, Origin::Controller { .. })
+        && candidate.files.iter().any(|file| file.sha256.is_none() && file.size_bytes == 0)
+}
+
+/// Bytes of a candidate's files; those that are not there are counted by the tensors that they hold.
+pub(super) fn size(candidate: &Candidate) -> u64 {
+    let known = candidate.files.iter().map(|file| file.size_bytes).fold(0, u64::saturating_add);
+    if incomplete(candidate) {
+        known.max(candidate.variant.tensors.total_bytes)
+    } else {
+        known.max(candidate.variant.download_bytes)
+    }
+}
+
+fn step(instance: &PlannedInstance, candidate: &Candidate, node: &str, because: Because) -> Step {
+    let folder = instance.spec.weights.first().map(|weights| weights.folder.clone()).unwrap_or_default();
+    let fetch = match &candidate.origin {
+        Origin::Controller { folder: from_folder } => Some(PlannedFetch {
+            from_folder: from_folder.clone(),
+            fetch: FetchSpec {
+                source: candidate.source.clone(),
+                revision: candidate.revision.clone(),
+                folder,
+                files: candidate.files.clone(),
+            },
+        }),
+        Origin::OnNode { .. } => None,
+    };
+    let lost = if because == Because::Drift { "; files are missing" } else { "" };
+    Step {
+        id: 0,
+        verb: Verb::Fetch,
+        model: instance.model.clone(),
+        replica: instance.replica,
+        instance: None,
+        node: node.to_owned(),
+        from_node: None,
+        because,
+        detail: format!(
+            "{}/{} reads {} of {}{lost}",
+            instance.model, instance.replica, candidate.label, candidate.source
+        ),
+        after: Vec::new(),
+        from_instance: None,
+        route: Some("controller".to_owned()),
+        download_bytes: size(candidate),
+        estimated_ms: None,
+        downtime_ms: 0,
+        sessions: 0,
+        state_bytes: 0,
+        interrupts: false,
+        fetch,
+        confirm: None,
+    }
+}
+
+/// Fills in what steps cost: how long a start takes, and how long a replica is away.
+pub(super) fn estimate(drafts: &mut [Draft], planned: &[PlannedInstance], used: &[&Candidate], observed: &[Observed]) {
+    let lives: Vec<bool> = drafts.iter().map(|d| d.old.is_some_and(|old| observed[old].alive)).collect();
+    for index in 0..drafts.len() {
+        let Some(new) = drafts[index].new else { continue };
+        let step = &drafts[index].step;
+        if step.verb == Verb::Adopt {
+            drafts[index].step.estimated_ms = Some(0);
+            continue;
+        }
+        let load = load_ms(&planned[new], used[new], observed);
+        // The start of a split move or change: its replica is away until it answers.
+        let split = step.verb == Verb::Start
+            && drafts[index].needs.iter().any(|need| {
+                let stop = &drafts[*need];
+                stop.step.verb == Verb::Stop
+                    && lives[*need]
+                    && (&stop.step.model, stop.step.replica) == (&step.model, step.replica)
+            });
+        let away = step.interrupts || split;
+        let step = &mut drafts[index].step;
+        step.estimated_ms = Some(load);
+        step.downtime_ms = if away { load } else { 0 };
+        step.route = Some("present".to_owned());
+    }
+}
+
+/// Measured where this specification, or at least this model and variant, has been loaded before.
+fn load_ms(instance: &PlannedInstance, candidate: &Candidate, observed: &[Observed]) -> u64 {
+    let same = observed.iter().filter(|o| o.load_ms.is_some());
+    let exact = same.clone().find(|o| o.specification == instance.specification);
+    let near = same.clone().find(|o| {
+        o.model == instance.model
+            && o.variant == instance.variant
+            && o.engine == instance.engine
+            && o.accelerators.len() == instance.accelerators.len()
+    });
+    exact
+        .or(near)
+        .and_then(|o| o.load_ms)
+        .unwrap_or_else(|| START_MS + size(candidate).saturating_mul(1_000) / LOAD_BYTES_PER_S)
+}

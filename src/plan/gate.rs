@@ -1,0 +1,219 @@
+//! What may not be done, and what cannot be done now: unreachable nodes, `--on`, pauses, protections, an empty
+//! config, the share that one plan may stop. A step that waits for a dropped one is dropped with it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::diff::Draft;
+use super::input::labels_of;
+use super::protect::Protections;
+use super::rules::Rules;
+use super::schedule::Scheduled;
+use super::{Blocked, Deferred, Observed, PlanInput, Selection, Verb};
+
+/// What is left after the gates, and what is not.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Gated {
+    pub drafts: Vec<Draft>,
+    pub deferred: Vec<Deferred>,
+    pub blocked: Vec<Blocked>,
+}
+
+#[derive(Debug, Clone)]
+enum Fate {
+    Deferred(&'static str),
+    Blocked { policy: String, since: Option<String>, remedy: String },
+}
+
+/// Passes the drafts through all gates.
+pub(super) fn gate(scheduled: Scheduled, input: &PlanInput<'_>, rules: &Rules, observed: &[Observed]) -> Gated {
+    let Scheduled { drafts, overflow } = scheduled;
+    let protections = Protections::of(&rules.protect, &input.inventory.member);
+    let mut fates: BTreeMap<usize, Fate> = BTreeMap::new();
+    for (index, draft) in drafts.iter().enumerate() {
+        if let Some(reason) = put_off(draft, input) {
+            fates.insert(index, Fate::Deferred(reason));
+        } else if let Some(fate) = forbidden(draft, &protections) {
+            fates.insert(index, fate);
+        } else if overflow.contains(&index) {
+            fates.insert(index, no_room(draft));
+        }
+    }
+    spread(&drafts, &mut fates);
+    stop_share(&drafts, &mut fates, input, rules, observed);
+    spread(&drafts, &mut fates);
+    let mut gated = settle(drafts, &fates);
+    for (policy, place) in &rules.unenforced {
+        gated.blocked.push(Blocked {
+            model: "*".to_owned(),
+            policy: policy.clone(),
+            since: None,
+            remedy: format!("{place}: this version of flock cannot enforce `{policy}` and applies nothing past it; remove it, or use a version that can"),
+        });
+    }
+    gated.sort();
+    gated
+}
+
+impl Gated {
+    fn sort(&mut self) {
+        self.deferred.sort_by(|a, b| (&a.model, &a.node, &a.reason).cmp(&(&b.model, &b.node, &b.reason)));
+        self.deferred.dedup();
+        self.blocked.sort_by(|a, b| (&a.model, &a.policy, &a.remedy).cmp(&(&b.model, &b.policy, &b.remedy)));
+        self.blocked.dedup();
+    }
+
+    /// Adds something that is put off.
+    pub fn defer(&mut self, model: &str, node: &str, reason: &str) {
+        self.deferred.push(Deferred { model: model.to_owned(), node: node.to_owned(), reason: reason.to_owned() });
+        self.sort();
+    }
+}
+
+fn put_off(draft: &Draft, input: &PlanInput<'_>) -> Option<&'static str> {
+    let step = &draft.step;
+    let nodes = || std::iter::once(step.node.as_str()).chain(step.from_node.as_deref());
+    let allowed = |node: &str| input.limits.allow(node, labels_of(input.desired, input.inventory, node));
+    if !nodes().all(allowed) {
+        return Some("selection");
+    }
+    if nodes().any(|node| !input.inventory.node(node).is_some_and(|facts| facts.reachable)) {
+        return Some("unreachable");
+    }
+    let paused = input.pauses.iter().any(|pause| {
+        if let Some(model) = pause.scope.strip_prefix("model=") {
+            return model == step.model;
+        }
+        pause.scope.is_empty()
+            || Selection::parse(&pause.scope).is_ok_and(|scope| {
+                nodes().any(|node| scope.matches(node, labels_of(input.desired, input.inventory, node)))
+            })
+    });
+    paused.then_some("paused")
+}
+
+fn forbidden(draft: &Draft, protections: &Protections) -> Option<Fate> {
+    let step = &draft.step;
+    if !matches!(step.verb, Verb::Stop | Verb::Move) {
+        return None;
+    }
+    let protection = protections.get(&step.model)?;
+    Some(Fate::Blocked {
+        policy: "protect".to_owned(),
+        since: protection.since.clone(),
+        remedy: protection.remedy(&step.model),
+    })
+}
+
+/// What keeps running on its place (kept by `prune`, or unknown to the placement) leaves too little.
+fn no_room(draft: &Draft) -> Fate {
+    let node = &draft.step.node;
+    let remedy = format!("what keeps running on `{node}` leaves too little memory: stop it, or let it go with `prune`");
+    Fate::Blocked { policy: "memory".to_owned(), since: None, remedy }
+}
+
+/// An empty config, or one plan that stops too much: all its stops are refused.
+fn stop_share(
+    drafts: &[Draft],
+    fates: &mut BTreeMap<usize, Fate>,
+    input: &PlanInput<'_>,
+    rules: &Rules,
+    observed: &[Observed],
+) {
+    let lives = |draft: &Draft| draft.old.is_some_and(|old| observed[old].alive);
+    let starts: BTreeSet<(&str, u32)> = drafts
+        .iter()
+        .filter(|draft| draft.step.verb == Verb::Start)
+        .map(|draft| (draft.step.model.as_str(), draft.step.replica))
+        .collect();
+    let starts_again = |draft: &Draft| starts.contains(&(draft.step.model.as_str(), draft.step.replica));
+    let running = observed.iter().filter(|o| o.alive).count();
+    let stops: Vec<usize> = (0..drafts.len())
+        .filter(|index| !fates.contains_key(index) && drafts[*index].step.verb == Verb::Stop)
+        .filter(|index| lives(&drafts[*index]) && !starts_again(&drafts[*index]))
+        .collect();
+    if stops.is_empty() {
+        return;
+    }
+    let share = stops.len() as f64 * 100.0 / running.max(1) as f64;
+    let (policy, remedy) = if input.desired.models.is_empty() {
+        let remedy =
+            format!("the config declares no model and {running} run; `flock destroy` stops them if that is meant");
+        ("empty", remedy)
+    } else if let Some(limit) = rules.stop_share.filter(|limit| share > *limit) {
+        let text = format!(
+            "{} of {running} running instances would stop, `limit stop-share` allows {limit} %: stop fewer at once, or raise it",
+            stops.len()
+        );
+        ("stop-share", text)
+    } else {
+        return;
+    };
+    for index in stops {
+        let (policy, remedy) = (policy.to_owned(), remedy.clone());
+        fates.insert(index, Fate::Blocked { policy, since: None, remedy });
+    }
+}
+
+/// What waits for a dropped step shares its fate.
+fn spread(drafts: &[Draft], fates: &mut BTreeMap<usize, Fate>) {
+    loop {
+        let mut more = Vec::new();
+        for (index, draft) in drafts.iter().enumerate().filter(|(index, _)| !fates.contains_key(index)) {
+            let Some(cause) = draft.needs.iter().find(|need| fates.contains_key(need)) else { continue };
+            let fate = match &fates[cause] {
+                Fate::Deferred(reason) => Fate::Deferred(reason),
+                Fate::Blocked { policy, remedy, .. } => {
+                    let model = &drafts[*cause].step.model;
+                    let remedy = match remedy.starts_with("waits for ") || *model == draft.step.model {
+                        true => remedy.clone(),
+                        false => format!("waits for `{model}` to make room: {remedy}"),
+                    };
+                    Fate::Blocked { policy: policy.clone(), since: None, remedy }
+                }
+            };
+            more.push((index, fate));
+        }
+        if more.is_empty() {
+            return;
+        }
+        fates.extend(more);
+    }
+}
+
+/// Removes dropped drafts, and fetches that only dropped drafts wanted.
+fn settle(drafts: Vec<Draft>, fates: &BTreeMap<usize, Fate>) -> Gated {
+    let mut gated = Gated::default();
+    // Whether anything that is left, or nothing at all, waits for each draft.
+    let mut waited: BTreeMap<usize, bool> = BTreeMap::new();
+    for (reader, draft) in drafts.iter().enumerate() {
+        for need in &draft.needs {
+            *waited.entry(*need).or_default() |= !fates.contains_key(&reader);
+        }
+    }
+    let useless =
+        |index: usize| drafts[index].step.verb == Verb::Fetch && waited.get(&index).is_some_and(|needed| !needed);
+    let kept: Vec<usize> = (0..drafts.len()).filter(|index| !fates.contains_key(index) && !useless(*index)).collect();
+    let renumbered: BTreeMap<usize, usize> = kept.iter().enumerate().map(|(new, old)| (*old, new)).collect();
+    for (index, fate) in fates {
+        let step = &drafts[*index].step;
+        match fate {
+            Fate::Deferred(reason) => gated.deferred.push(Deferred {
+                model: step.model.clone(),
+                node: step.node.clone(),
+                reason: (*reason).to_owned(),
+            }),
+            Fate::Blocked { policy, since, remedy } => gated.blocked.push(Blocked {
+                model: step.model.clone(),
+                policy: policy.clone(),
+                since: since.clone(),
+                remedy: remedy.clone(),
+            }),
+        }
+    }
+    for index in kept {
+        let mut draft = drafts[index].clone();
+        draft.needs = draft.needs.iter().filter_map(|need| renumbered.get(need).copied()).collect();
+        gated.drafts.push(draft);
+    }
+    gated
+}

@@ -1,0 +1,45 @@
+//! Identifiers of the findings that plans carry. FLK400 to FLK499 are this room's.
+
+use crate::config::DiagnosticId;
+
+/// A node's ports overlap its ephemeral range.
+pub const PORTS_OVERLAP: &str = "FLK400";
+/// Something keeps running although the config no longer names it.
+pub const KEPT: &str = "FLK401";
+/// A remark of the placement.
+pub const PLACEMENT_NOTE: &str = "FLK402";
+
+/// Weight files that an index names and that are not there.
+pub const MISSING_FILES: &str = "FLK403";
+
+/// The cluster was last applied from a commit that this repository does not have.
+pub const FOREIGN: &str = "FLK404";
+
+/// Every identifier of this room, in order.
+pub const PLAN_DIAGNOSTICS: &[DiagnosticId] = &[
+    DiagnosticId {
+        id: PORTS_OVERLAP,
+        title: "ports overlap the ephemeral range",
+        explanation: "Any outgoing connection on the node may take such a port first. The agent then walks the alternates.",
+    },
+    DiagnosticId {
+        id: KEPT,
+        title: "something keeps running that nothing wants",
+        explanation: "A model left the config under `prune \"keep\"`, or its weights cannot be read now. flock does not stop it.",
+    },
+    DiagnosticId {
+        id: PLACEMENT_NOTE,
+        title: "a remark of the placement",
+        explanation: "Something about the facts had to be assumed, such as a driver reserve that the driver does not tell.",
+    },
+    DiagnosticId {
+        id: MISSING_FILES,
+        title: "weight files are missing on this machine",
+        explanation: "An index names files that are not in the folder of a `path:` source. Sizes come from the index, so a plan can be made and looked at; apply refuses until the files are there.",
+    },
+    DiagnosticId {
+        id: FOREIGN,
+        title: "last applied from another repository",
+        explanation: "The nodes remember a commit that this repository does not have. Two repositories with one cluster name on the same nodes stop each other's models: give one of them another name. After a rewritten history, or in a shallow clone, it is harmless.",
+    },
+];

@@ -1,0 +1,53 @@
+//! Desired against observed: ordered steps with a reason each, protections, the plan document, a checker.
+//!
+//! In: desired state, inventory, placement. Out: `Plan`, the same bytes for the same input; what to confirm; what
+//! moved since a plan was saved; the events of an apply.
+//! The way: `specify` and `ports` say what should run, `observe` what runs, `diff` what differs and `reason` why,
+//! `schedule` and `fetch` what waits for what, `gate` and `protect` what may not be done. `check` shares no code
+//! with them.
+//! May import: base, config, weights, engine, inventory, sizing, placement. Pure.
+
+mod build;
+mod check;
+mod consent;
+mod destroy;
+mod diff;
+mod digest;
+mod document;
+mod drift;
+mod events;
+mod fetch;
+mod gate;
+mod guard;
+mod ids;
+mod input;
+mod launch;
+mod observe;
+mod ports;
+#[cfg(test)]
+mod properties;
+mod protect;
+mod reason;
+mod rules;
+mod schedule;
+mod select;
+mod specify;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use build::plan;
+pub use check::check;
+pub use consent::{Consent, Strength, consent};
+pub use destroy::{DestroyInput, destroy_plan};
+pub use digest::{TOLERANCE_BYTES, inventory_digest, plan_digest, seal};
+pub use document::*;
+pub use drift::{decay, drift};
+pub use events::{Event, Outcome, StepEnd};
+pub use guard::{guards, loads_onto, stale, touched};
+pub use ids::{FOREIGN, PLAN_DIAGNOSTICS};
+pub use input::{Limits, ObservedSpecs, PlanInput, unreachable_nodes};
+pub use observe::{Observed, observe};
+pub use select::{SelectError, Selection, glob};
+pub use specify::{Located, instance_id, weights_on_node};
