@@ -20,10 +20,14 @@ pub mod weights;
 pub mod agent;
 
 #[cfg(feature = "controller")]
+pub mod chat;
+#[cfg(feature = "controller")]
 pub mod config;
 #[cfg(feature = "controller")]
 pub mod placement;
 #[cfg(feature = "controller")]
 pub mod plan;
+#[cfg(feature = "controller")]
+pub mod ports;
 #[cfg(feature = "controller")]
 pub mod sizing;
