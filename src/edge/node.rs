@@ -1,0 +1,258 @@
+//! The agent's protocol as a typed client, over any way to a node.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
+
+use super::pool::{Lease, Pool, lost, read_response};
+use super::stream::within;
+use crate::inventory::{FetchFile, FetchSpec, Refusal, Request, Response, json_frame, raw_frame};
+use crate::ports::{ByteStream, Node, NodeError, Progress, Transport};
+
+/// Bytes of a file in one frame.
+const PIECE: usize = 256 << 10;
+/// Deadline of handing one frame to the connection.
+const PIECE_LIMIT: Duration = Duration::from_secs(60);
+/// Slowest disk that a digest is waited for.
+const HASHED_PER_SECOND: u64 = 50 << 20;
+
+/// A node whose agent answers over a transport.
+pub struct AgentNode {
+    name: String,
+    pool: Pool,
+}
+
+impl AgentNode {
+    /// Opens nothing yet.
+    pub fn new(transport: Arc<dyn Transport>) -> Self {
+        Self { name: transport.node().to_owned(), pool: Pool::new(transport) }
+    }
+
+    /// One request and its answer on one stream. The stream goes back to the pool when the answer was whole.
+    async fn exchange(&self, mut lease: Lease<'_>, request: &Request) -> Result<Response, NodeError> {
+        let (step, limit) = deadline(request);
+        let frame = json_frame(request).map_err(|error| lost(&error))?;
+        let response = within(&step, limit, async {
+            lease.stream.write_all(&frame).await.map_err(|error| lost(&error))?;
+            lease.stream.flush().await.map_err(|error| lost(&error))?;
+            read_response(&mut lease.stream).await
+        })
+        .await?;
+        self.pool.give_back(lease).await;
+        Ok(response)
+    }
+
+    async fn ask(&self, request: &Request) -> Result<Response, NodeError> {
+        let urgent = matches!(request, Request::Lease { .. } | Request::Release { .. });
+        let lease = self.pool.take(urgent).await?;
+        let reused = lease.reused;
+        let response = match self.exchange(lease, request).await {
+            Err(NodeError::Lost { reason }) if reused && may_repeat(request) => {
+                tracing::debug!(node = %self.name, %reason, "an idle stream had died, asking again over a new one");
+                self.pool.clear().await;
+                let lease = self.pool.take(urgent).await?;
+                self.exchange(lease, request).await?
+            }
+            result => result?,
+        };
+        unless_refused(response)
+    }
+}
+
+#[async_trait]
+impl Node for AgentNode {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    async fn call(&self, request: Request) -> Result<Response, NodeError> {
+        self.ask(&request).await
+    }
+
+    async fn put(
+        &self,
+        from_folder: &str,
+        fetch: &FetchSpec,
+        name: &str,
+        progress: Progress<'_>,
+    ) -> Result<(), NodeError> {
+        let (index, file) = fetch
+            .files
+            .iter()
+            .enumerate()
+            .find(|(_, file)| file.name == name)
+            .ok_or_else(|| refuse(format!("{name} is not in the set {}", fetch.revision)))?;
+        let state = self.ask(&Request::FetchState { fetch: fetch.clone() }).await?;
+        let Response::Fetched { complete, have_bytes } = state else {
+            return Err(lost(&"it answered something else than the state of a set of files"));
+        };
+        if complete {
+            progress(file.size_bytes);
+            return Ok(());
+        }
+        let offset = have_bytes.get(index).copied().unwrap_or(0).min(file.size_bytes);
+        let mut source = open_source(from_folder, file, offset).await?;
+        progress(offset);
+
+        let mut lease = self.pool.take(false).await?;
+        let request = Request::Put { fetch: fetch.clone(), name: name.to_owned(), offset };
+        let response = send_file(&mut lease.stream, &request, &mut source, file, offset, progress).await?;
+        let response = match response {
+            // Refused half-way: what was sent since lies unread in the stream, so it is not used again.
+            Sent::Early(response) => response,
+            Sent::Whole(response) => {
+                self.pool.give_back(lease).await;
+                response
+            }
+        };
+        match unless_refused(response)? {
+            Response::Fetched { complete, have_bytes } => {
+                let have = if complete { file.size_bytes } else { have_bytes.get(index).copied().unwrap_or(0) };
+                let short = || lost(&format!("it has {have} of {} bytes of {name}", file.size_bytes));
+                if have < file.size_bytes { Err(short()) } else { Ok(()) }
+            }
+            Response::Done => Ok(()),
+            _ => Err(lost(&"it answered something else to a file")),
+        }
+    }
+
+    async fn open_port(&self, port: u16) -> Result<Box<dyn ByteStream>, NodeError> {
+        self.pool.transport().open_port(port).await
+    }
+
+    async fn host_key(&self) -> Option<String> {
+        self.pool.transport().host_key().await
+    }
+
+    async fn close(&self) {
+        self.pool.clear().await;
+        self.pool.transport().close().await;
+    }
+}
+
+/// How a transfer ended.
+enum Sent {
+    /// Everything was sent, then came the answer.
+    Whole(Response),
+    /// The answer came before everything was sent.
+    Early(Response),
+}
+
+/// Sends a file in frames. The answer is listened for all along, so that a full disk ends the transfer at once.
+async fn send_file(
+    stream: &mut Box<dyn ByteStream>,
+    request: &Request,
+    source: &mut tokio::fs::File,
+    file: &FetchFile,
+    offset: u64,
+    progress: Progress<'_>,
+) -> Result<Sent, NodeError> {
+    let (mut from_node, mut to_node) = tokio::io::split(stream);
+    let answer = read_response(&mut from_node);
+    tokio::pin!(answer);
+    let step = format!("sending {}", file.name);
+    let first = json_frame(request).map_err(|error| lost(&error))?;
+    within(&step, PIECE_LIMIT, async { to_node.write_all(&first).await.map_err(|error| lost(&error)) }).await?;
+    let mut sent = offset;
+    // A node that resumes reads what it has before it takes more.
+    let limit = PIECE_LIMIT + Duration::from_secs(offset / HASHED_PER_SECOND);
+    let mut buffer = vec![0_u8; PIECE];
+    while sent < file.size_bytes {
+        let want = buffer.len().min(usize::try_from(file.size_bytes - sent).unwrap_or(usize::MAX));
+        let read = source.read(&mut buffer[..want]).await.map_err(|error| unreadable(file, &error))?;
+        if read == 0 {
+            return Err(refuse(format!("{} became shorter while it was sent", file.name)));
+        }
+        let frame = raw_frame(&buffer[..read]);
+        let write = within(&step, limit, async { to_node.write_all(&frame).await.map_err(|error| lost(&error)) });
+        tokio::select! {
+            biased;
+            early = &mut answer => return Ok(Sent::Early(early?)),
+            written = write => written?,
+        }
+        sent += read as u64;
+        progress(sent);
+    }
+    let limit = PIECE_LIMIT + Duration::from_secs(file.size_bytes / HASHED_PER_SECOND);
+    let end = raw_frame(&[]);
+    within(&format!("checking {} on the node", file.name), limit, async {
+        to_node.write_all(&end).await.map_err(|error| lost(&error))?;
+        to_node.flush().await.map_err(|error| lost(&error))?;
+        Ok(Sent::Whole(answer.await?))
+    })
+    .await
+}
+
+async fn open_source(folder: &str, file: &FetchFile, offset: u64) -> Result<tokio::fs::File, NodeError> {
+    let path = Path::new(folder).join(&file.name);
+    let mut source = tokio::fs::File::open(&path).await.map_err(|error| unreadable(file, &error))?;
+    let size = source.metadata().await.map_err(|error| unreadable(file, &error))?.len();
+    if size != file.size_bytes {
+        let text = format!("{} has {size} bytes now and had {} when it was planned", path.display(), file.size_bytes);
+        return Err(refuse(text));
+    }
+    source.seek(std::io::SeekFrom::Start(offset)).await.map_err(|error| unreadable(file, &error))?;
+    Ok(source)
+}
+
+fn unreadable(file: &FetchFile, error: &std::io::Error) -> NodeError {
+    refuse(format!("{} cannot be read here: {error}", file.name))
+}
+
+fn refuse(text: String) -> NodeError {
+    NodeError::Refused(Refusal::Failed { text })
+}
+
+fn unless_refused(response: Response) -> Result<Response, NodeError> {
+    match response {
+        Response::Refused { refusal } => Err(NodeError::Refused(refusal)),
+        other => Ok(other),
+    }
+}
+
+/// What a request is called and how long it may take.
+fn deadline(request: &Request) -> (String, Duration) {
+    let (step, seconds) = match request {
+        Request::Probe { .. } => ("probing the node", 60),
+        Request::Stop { grace_ms, .. } => ("stopping an instance", 90.max(60 + grace_ms / 1000)),
+        Request::Start { .. } => ("starting an instance", 30),
+        Request::FetchState { fetch } => ("looking at files on the node", 60 + set_bytes(fetch) / HASHED_PER_SECOND),
+        Request::FetchDone { fetch } => ("checking files on the node", 60 + set_bytes(fetch) / HASHED_PER_SECOND),
+        Request::Forget { .. } => ("forgetting the cluster on the node", 60),
+        Request::Supervise { .. } => ("starting the node's supervisor", 30),
+        Request::Lease { .. } | Request::Release { .. } | Request::BreakLease => ("the node's lease", 20),
+        _ => ("asking the node", 30),
+    };
+    (step.to_owned(), Duration::from_secs(seconds))
+}
+
+fn set_bytes(fetch: &FetchSpec) -> u64 {
+    fetch.files.iter().map(|file| file.size_bytes).fold(0, u64::saturating_add)
+}
+
+/// Whether doing it twice is doing it once.
+fn may_repeat(request: &Request) -> bool {
+    match request {
+        Request::Probe { .. }
+        | Request::Instances
+        | Request::Lease { .. }
+        | Request::Release { .. }
+        | Request::WriteMember { .. }
+        | Request::FetchState { .. }
+        | Request::FetchDone { .. }
+        | Request::Supervise { .. }
+        | Request::Key { .. }
+        | Request::Log { .. } => true,
+        Request::BreakLease
+        | Request::Put { .. }
+        | Request::Start { .. }
+        | Request::Stop { .. }
+        | Request::Forget { .. } => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;
