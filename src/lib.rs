@@ -24,6 +24,8 @@ pub mod chat;
 #[cfg(feature = "controller")]
 pub mod config;
 #[cfg(feature = "controller")]
+pub mod converge;
+#[cfg(feature = "controller")]
 pub mod edge;
 #[cfg(feature = "controller")]
 pub mod placement;

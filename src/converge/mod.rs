@@ -1,0 +1,14 @@
+//! Carrying out a plan: lease, preflight, steps in their order, health, and a stream of events.
+//!
+//! In: a plan and the ports to its nodes. Out: events while it runs, an outcome at the end. Never asks a
+//! question and never decides: the plan holds everything. May import: base, engine, inventory, chat, plan, ports.
+
+mod lease;
+mod preflight;
+mod record;
+mod run;
+mod step;
+
+pub use lease::{LeaseError, Leases, remember};
+pub use preflight::{PreflightError, preflight};
+pub use run::{Converge, ConvergeError, Converged};

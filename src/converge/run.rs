@@ -1,0 +1,322 @@
+//! Running all steps: each as soon as the steps before it are done, independent ones side by side.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::Instant;
+
+use crate::inventory::{Lease, MemberInstance, MemberNode, MemberRecord};
+use crate::plan::{Event, Outcome, Plan, Step, StepEnd, Verb, loads_onto, plan_digest};
+use crate::ports::{Clock, Node, NodeError, Random};
+
+use super::lease::{LeaseError, Leases};
+use super::preflight::{PreflightError, missing_files, preflight};
+use super::record;
+use super::step::{StepContext, StepError};
+
+/// Why nothing was begun.
+#[derive(Debug, thiserror::Error)]
+pub enum ConvergeError {
+    /// Another apply.
+    #[error(transparent)]
+    Lease(LeaseError),
+    /// Weights that are not whole on this machine.
+    #[error("nothing was begun: {0}")]
+    Weights(String),
+    /// Nodes that are not fit for their steps.
+    #[error("nothing was begun: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Preflight(Vec<PreflightError>),
+}
+
+/// How an apply ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Converged {
+    /// What became of every step.
+    pub outcome: Outcome,
+    /// What else went wrong: the steps may be done, the nodes do not all know it.
+    pub problems: Vec<String>,
+    /// Whether another apply took the lease while steps ran.
+    pub lease_lost: bool,
+}
+
+/// An apply: what to do, on what, and how carefully.
+pub struct Converge<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// All reachable nodes of the cluster, touched by the plan or not: each keeps the member record.
+    pub nodes: &'a BTreeMap<String, Arc<dyn Node>>,
+    /// The newest member record known.
+    pub member: &'a MemberRecord,
+    /// The config's nodes as the record shall name them.
+    pub member_nodes: Vec<MemberNode>,
+    /// Nodes that left the config: in the record until their agents are gone, so that nothing on them is orphaned.
+    pub leaving: Vec<MemberNode>,
+    /// Generation of each node when its facts were taken: a node that moved since makes the plan void.
+    pub generations: BTreeMap<String, u64>,
+    /// Instances without a step that are still starting: an apply ends when they have answered, not before.
+    pub starting: BTreeSet<String>,
+    /// What runs before the first step.
+    pub running: Vec<MemberInstance>,
+    /// Models that the config protects.
+    pub protect: &'a BTreeSet<String>,
+    /// Most steps at the same time.
+    pub parallel: usize,
+    /// Failures after which nothing more is begun.
+    pub max_fail: Option<usize>,
+    /// Who applies, `user@host`.
+    pub by: String,
+    /// Whether this ends the cluster: the agents forget it.
+    pub destroy: bool,
+    /// Wall time.
+    pub clock: &'a dyn Clock,
+    /// Chance.
+    pub random: &'a dyn Random,
+    /// Where events go.
+    pub events: UnboundedSender<Event>,
+    /// Turns true when the user asks to stop: what is in flight is finished, nothing more is begun.
+    pub interrupt: tokio::sync::watch::Receiver<bool>,
+}
+
+impl Converge<'_> {
+    /// Takes the lease, checks the nodes, runs the steps, writes the record, gives the lease back.
+    pub async fn run(self) -> Result<Converged, ConvergeError> {
+        if let Some(missing) = missing_files(self.plan) {
+            return Err(ConvergeError::Weights(missing));
+        }
+        let newest = self.generations.values().copied().max().unwrap_or(0).max(self.member.generation);
+        let generation = newest.saturating_add(1);
+        let lease = Lease {
+            id: self.random.hex(16),
+            holder: self.by.clone(),
+            since: self.clock.rfc3339(),
+            expires_unix_ms: 0,
+            generation,
+        };
+        let leases = Leases::take(self.nodes, lease, &self.generations).await.map_err(ConvergeError::Lease)?;
+        let unfit = preflight(self.plan, self.nodes).await;
+        if !unfit.is_empty() {
+            leases.release().await;
+            return Err(ConvergeError::Preflight(unfit));
+        }
+        let mut problems = Vec::new();
+        let now = self.clock.rfc3339();
+        let mut member = record::begun(self.member, generation, &self.member_nodes, &self.leaving, self.protect, &now);
+        self.report_unwritten(&mut problems, leases.write_member(&member, &BTreeSet::new()).await);
+        self.emit(Event::ApplyStarted {
+            format: 1,
+            cluster: self.plan.cluster.clone(),
+            plan_digest: plan_digest(self.plan).to_string(),
+            steps: self.plan.steps.len() as u32,
+            download_bytes: self.plan.steps.iter().map(|step| step.download_bytes).sum(),
+        });
+        let outcome = self.steps(&leases).await;
+        problems.extend(self.still_starting(generation, &outcome).await);
+        let forgotten = if outcome.complete() { self.forget(&mut problems, generation).await } else { BTreeSet::new() };
+        if !(self.destroy && outcome.complete()) {
+            member.nodes.retain(|node| !forgotten.contains(&node.name));
+            member.instances = record::left_running(self.plan, &self.running, &outcome);
+            member.applied = Some(record::applied(self.plan, &self.by, &self.clock.rfc3339()));
+            self.report_unwritten(&mut problems, leases.write_member(&member, &forgotten).await);
+        }
+        let lease_lost = leases.lost();
+        leases.release().await;
+        self.emit(Event::ApplyEnded { outcome: outcome.clone() });
+        Ok(Converged { outcome, problems, lease_lost })
+    }
+
+    fn emit(&self, event: Event) {
+        // Nobody listening is no reason to stop half-way.
+        let _ = self.events.send(event);
+    }
+
+    fn report_unwritten(&self, problems: &mut Vec<String>, unwritten: Vec<(String, NodeError)>) {
+        for (node, error) in unwritten {
+            problems.push(format!("{node} did not take the member record: {error}"));
+            self.emit(Event::Node { node, ok: false, text: format!("did not take the member record: {error}") });
+        }
+    }
+
+    /// The agents leave the nodes that are no longer the cluster's; on a destroy, all of them. An agent that still
+    /// has something to keep refuses.
+    async fn forget(&self, problems: &mut Vec<String>, generation: u64) -> BTreeSet<String> {
+        let leaves = |name: &str| self.destroy || self.leaving.iter().any(|member| member.name == name);
+        let mut forgotten = BTreeSet::new();
+        let forgets = self.nodes.iter().filter(|(name, _)| leaves(name)).map(|(name, node)| async move {
+            (name, node.call(crate::inventory::Request::Forget { generation }).await)
+        });
+        for (name, result) in futures::future::join_all(forgets).await {
+            match result {
+                Ok(_) => drop(forgotten.insert(name.clone())),
+                Err(error) => {
+                    let text = format!("the agent did not leave: {error}");
+                    problems.push(format!("{name}: {text}"));
+                    self.emit(Event::Node { node: name.clone(), ok: false, text });
+                }
+            }
+        }
+        forgotten
+    }
+
+    async fn steps(&self, leases: &Leases) -> Outcome {
+        let mut outcome = Outcome::default();
+        let mut waiting: Vec<&Step> = self.plan.steps.iter().collect();
+        let mut running = FuturesUnordered::new();
+        let mut loading: BTreeMap<u32, &[String]> = BTreeMap::new();
+        let mut dead: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut interrupt = self.interrupt.clone();
+        let mut listening = true;
+        loop {
+            let stopping = self.stop_reason(leases, &outcome);
+            let mut still = Vec::new();
+            // Engines measure free memory while they start: one at a time per accelerator, in the plan's order.
+            // Ids are topological, so a step never waits here for one that waits for it.
+            let mut claimed: BTreeSet<&String> = loading.values().copied().flatten().collect();
+            for step in waiting {
+                let devices = loads_onto(self.plan, step);
+                if let Some(cause) = step.after.iter().find_map(|id| dead.get(id).copied()) {
+                    dead.insert(step.id, cause);
+                    self.skip(&mut outcome, step, format!("step {cause} failed"));
+                } else if stopping.is_none()
+                    && running.len() < self.parallel.max(1)
+                    && step.after.iter().all(|id| outcome.done.contains(id))
+                    && devices.iter().all(|device| !claimed.contains(device))
+                {
+                    claimed.extend(devices);
+                    loading.insert(step.id, devices);
+                    running.push(self.one(step, leases.generation()));
+                } else {
+                    claimed.extend(devices);
+                    still.push(step);
+                }
+            }
+            waiting = still;
+            let ended = tokio::select! {
+                ended = running.next() => ended,
+                changed = interrupt.changed(), if listening => {
+                    // A sender that is gone can no longer interrupt.
+                    listening = changed.is_ok() && !*interrupt.borrow();
+                    outcome.interrupted |= changed.is_ok() && *interrupt.borrow();
+                    continue;
+                }
+            };
+            let Some((step, result)) = ended else {
+                for step in waiting {
+                    let why = stopping.clone().unwrap_or_else(|| "a step before it was not done".to_owned());
+                    self.skip(&mut outcome, step, why);
+                }
+                return outcome;
+            };
+            loading.remove(&step.id);
+            match result {
+                Ok(()) => outcome.done.push(step.id),
+                Err(error) => {
+                    dead.insert(step.id, step.id);
+                    let end = StepEnd { step: step.id, text: error.to_string(), hint: hint(&error) };
+                    self.emit(Event::StepFailed {
+                        step: step.id,
+                        node: step.node.clone(),
+                        text: end.text.clone(),
+                        hint: end.hint.clone(),
+                    });
+                    outcome.failed.push(end);
+                }
+            }
+        }
+    }
+
+    /// Waits for what an earlier apply began and nobody has seen ready yet.
+    async fn still_starting(&self, generation: u64, outcome: &Outcome) -> Vec<String> {
+        if outcome.interrupted {
+            return Vec::new();
+        }
+        let waits = self.plan.instances.iter().filter(|planned| self.starting.contains(&planned.instance)).map(
+            |planned| async move {
+                let node = self.nodes.get(&planned.node)?;
+                let progress = |_: u64| {};
+                let context = StepContext {
+                    plan: self.plan,
+                    generation,
+                    node: Arc::clone(node),
+                    from_node: None,
+                    progress: &progress,
+                };
+                let ready = context.until_ready(&planned.spec).await;
+                ready.err().map(|error| format!("{}/{} on {}: {error}", planned.model, planned.replica, planned.node))
+            },
+        );
+        futures::future::join_all(waits).await.into_iter().flatten().collect()
+    }
+
+    fn stop_reason(&self, leases: &Leases, outcome: &Outcome) -> Option<String> {
+        if outcome.interrupted {
+            Some("interrupted".to_owned())
+        } else if leases.lost() {
+            Some("another apply took the lease".to_owned())
+        } else if self.max_fail.is_some_and(|most| outcome.failed.len() >= most.max(1)) {
+            Some(format!("{} failed, as many as --max-fail allows", outcome.failed.len()))
+        } else {
+            None
+        }
+    }
+
+    fn skip(&self, outcome: &mut Outcome, step: &Step, text: String) {
+        self.emit(Event::StepSkipped { step: step.id, node: step.node.clone(), text: text.clone() });
+        outcome.not_started.push(StepEnd { step: step.id, text, hint: None });
+    }
+
+    async fn one<'s>(&self, step: &'s Step, generation: u64) -> (&'s Step, Result<(), StepError>) {
+        let begun = Instant::now();
+        self.emit(Event::StepStarted {
+            step: step.id,
+            verb: step.verb,
+            model: step.model.clone(),
+            replica: step.replica,
+            node: step.node.clone(),
+            text: step.detail.clone(),
+        });
+        let Some(node) = self.nodes.get(&step.node).cloned() else {
+            return (step, Err(StepError::Plan(format!("node {} is not reachable", step.node))));
+        };
+        let from_node = step.from_node.as_ref().and_then(|name| self.nodes.get(name).cloned());
+        if let Some(name) = &step.from_node
+            && from_node.is_none()
+        {
+            return (step, Err(StepError::Plan(format!("node {name} is not reachable"))));
+        }
+        let progress = |done: u64| {
+            self.emit(Event::StepProgress {
+                step: step.id,
+                node: step.node.clone(),
+                done_bytes: Some(done),
+                total_bytes: Some(step.download_bytes),
+                text: "copying".to_owned(),
+            });
+        };
+        let context = StepContext { plan: self.plan, generation, node, from_node, progress: &progress };
+        let result = context.run(step).await;
+        if result.is_ok() {
+            let text = match step.verb {
+                Verb::Fetch => "copied and checked",
+                Verb::Stop => "stopped, its memory is free",
+                Verb::Adopt => "supervised again, not restarted",
+                _ => "answered a completion",
+            };
+            self.emit(Event::StepDone {
+                step: step.id,
+                node: step.node.clone(),
+                took_ms: begun.elapsed().as_millis() as u64,
+                text: text.to_owned(),
+            });
+        }
+        (step, result)
+    }
+}
+
+fn hint(error: &StepError) -> Option<String> {
+    match error {
+        StepError::Node { error, .. } => error.hint(),
+        StepError::NotReady(_) | StepError::Plan(_) => None,
+    }
+}
