@@ -34,4 +34,6 @@ pub mod plan;
 #[cfg(feature = "controller")]
 pub mod ports;
 #[cfg(feature = "controller")]
+pub mod reconcile;
+#[cfg(feature = "controller")]
 pub mod sizing;

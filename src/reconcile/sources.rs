@@ -1,0 +1,214 @@
+//! From what the config names to concrete candidate weights.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::base::{Diagnostic, Digest};
+use crate::config::{Desired, DiagnosticId, Model, Source};
+use crate::inventory::{FetchFile, Inventory};
+use crate::placement::{Candidate, Candidates, Origin, SourceProblem};
+use crate::ports::{LocalWeights, Weights};
+
+/// Every identifier of this room with a title and an explanation, in order.
+pub const SOURCE_DIAGNOSTICS: &[DiagnosticId] = &[
+    DiagnosticId {
+        id: UNREADABLE,
+        title: "weights cannot be read",
+        explanation: "The path of a `path:` source is not there, not readable, or holds no weights that flock knows. It is read on the machine that runs flock.",
+    },
+    DiagnosticId {
+        id: UNSUPPORTED,
+        title: "a kind of source that is not fetched yet",
+        explanation: "`hf:` and `https:` sources are part of the language and checked; this version of flock plans with `path:` and `on-node:` sources only.",
+    },
+    DiagnosticId {
+        id: NOT_ON_ANY_NODE,
+        title: "weights that no node has",
+        explanation: "An `on-node:` path was found on no reachable node, or could not be read there by the user that flock logs in as.",
+    },
+];
+
+/// A model's weights could not be read.
+const UNREADABLE: &str = "FLK210";
+/// A kind of source that this version does not fetch from.
+const UNSUPPORTED: &str = "FLK211";
+/// `on-node:` weights that no node has.
+pub(super) const NOT_ON_ANY_NODE: &str = "FLK212";
+
+/// All `on-node:` paths of the config, for the probe.
+pub fn on_node_paths(desired: &Desired) -> Vec<String> {
+    let paths: BTreeSet<&str> = desired
+        .models
+        .values()
+        .flat_map(sources)
+        .filter_map(|(_, source)| match source {
+            Source::OnNode(path) => Some(path.as_str()),
+            _ => None,
+        })
+        .collect();
+    paths.into_iter().map(str::to_owned).collect()
+}
+
+/// Explicit variants in their order, or the model's one source; with the name each gives its variant.
+fn sources(model: &Model) -> Vec<(Option<&str>, &Source)> {
+    if model.variants.is_empty() {
+        model.source.iter().map(|source| (None, &source.value)).collect()
+    } else {
+        model.variants.iter().map(|choice| (Some(choice.name.value.as_str()), &choice.source.value)).collect()
+    }
+}
+
+/// Sources that no plan can be made from yet: a warning at each, since the language knows them.
+pub fn unlocked(desired: &Desired) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    for model in desired.models.values() {
+        let explicit = model.variants.iter().map(|choice| &choice.source);
+        for source in model.source.iter().filter(|_| model.variants.is_empty()).chain(explicit) {
+            if let Some(problem) = unsupported(&source.value) {
+                let warning =
+                    Diagnostic::warning(problem.id, &source.place, format!("model `{}`: {problem}", model.name.value));
+                found.push(warning.hint(problem.hint.unwrap_or_default()));
+            }
+        }
+    }
+    found
+}
+
+fn unsupported(source: &Source) -> Option<SourceProblem> {
+    let text = match source {
+        Source::Path(_) | Source::OnNode(_) => return None,
+        Source::Hub { repository, .. } => {
+            format!("hf:{repository} needs the Hugging Face hub, which this version of flock does not read")
+        }
+        Source::Url { url, .. } => format!("{url}: weights over https are not fetched by this version of flock"),
+    };
+    let hint = "download the files and name them with `path:` (copied to the nodes) or `on-node:` (already there)";
+    Some(SourceProblem { id: UNSUPPORTED, text, hint: Some(hint.to_owned()) })
+}
+
+/// Reads the weights of every model. A source is read once however many models name it. `root` is the config
+/// repository, which `path:` sources are relative to.
+pub async fn find_candidates(
+    desired: &Desired,
+    inventory: &Inventory,
+    weights: &dyn Weights,
+    root: &str,
+    digests: bool,
+) -> Candidates {
+    let mut read: BTreeMap<Source, Result<Vec<Candidate>, SourceProblem>> = BTreeMap::new();
+    let mut candidates = Candidates::new();
+    for (name, model) in &desired.models {
+        let mut found = Ok(Vec::new());
+        for (label, source) in sources(model) {
+            if !read.contains_key(source) {
+                let result = read_source(source, inventory, weights, root, digests).await;
+                read.insert(source.clone(), result);
+            }
+            match (&mut found, &read[source]) {
+                (Ok(found), Ok(more)) => {
+                    found.extend(more.iter().cloned().map(|candidate| relabel(candidate, label, more.len())))
+                }
+                (Ok(_), Err(problem)) => found = Err(problem.clone()),
+                (Err(_), _) => {}
+            }
+        }
+        candidates.insert(name.clone(), found);
+    }
+    candidates
+}
+
+/// An explicit variant's name is its label; where one source holds several, the variant's id tells them apart.
+fn relabel(mut candidate: Candidate, label: Option<&str>, siblings: usize) -> Candidate {
+    if let Some(label) = label {
+        candidate.label = if siblings == 1 { label.to_owned() } else { format!("{label}/{}", candidate.variant.id) };
+    }
+    candidate
+}
+
+async fn read_source(
+    source: &Source,
+    inventory: &Inventory,
+    weights: &dyn Weights,
+    root: &str,
+    digests: bool,
+) -> Result<Vec<Candidate>, SourceProblem> {
+    match source {
+        Source::Path(path) => match weights.read(&under(root, path), digests).await {
+            Ok(found) => Ok(found.into_iter().map(|found| controller_candidate(path, found)).collect()),
+            Err(error) => Err(SourceProblem {
+                id: UNREADABLE,
+                text: error.to_string(),
+                hint: Some("`path:` names a GGUF file, or a folder with config.json and safetensors, on the machine that runs flock".to_owned()),
+            }),
+        },
+        Source::OnNode(path) => on_node_candidates(path, inventory),
+        Source::Hub { .. } | Source::Url { .. } => {
+            Err(unsupported(source).expect("hub and https sources are the unsupported ones"))
+        }
+    }
+}
+
+/// `/` and `~` stand for themselves.
+fn under(root: &str, path: &str) -> String {
+    if path.starts_with('/') || path.starts_with('~') { path.to_owned() } else { format!("{root}/{path}") }
+}
+
+fn controller_candidate(path: &str, found: LocalWeights) -> Candidate {
+    Candidate {
+        label: found.variant.id.clone(),
+        source: format!("path:{path}"),
+        revision: revision(&found.files),
+        variant: found.variant,
+        files: found.files,
+        origin: Origin::Controller { folder: found.folder },
+    }
+}
+
+fn revision(files: &[FetchFile]) -> String {
+    Digest::of_json(&files).to_string()
+}
+
+fn on_node_candidates(path: &str, inventory: &Inventory) -> Result<Vec<Candidate>, SourceProblem> {
+    let source = format!("on-node:{path}");
+    let mut by_variant: BTreeMap<(String, String), Candidate> = BTreeMap::new();
+    let mut problems = Vec::new();
+    for node in &inventory.nodes {
+        for found in node.weights.iter().filter(|found| found.source == source) {
+            if let Some(problem) = &found.problem {
+                problems.push(format!("{}: {problem}", node.name));
+            }
+            for variant in &found.variants {
+                // The same path may hold different files on different nodes: those are different candidates.
+                let files: Vec<FetchFile> = variant
+                    .files
+                    .iter()
+                    .map(|file| FetchFile {
+                        name: file.name.clone(),
+                        size_bytes: file.size_bytes.unwrap_or(0),
+                        sha256: None,
+                    })
+                    .collect();
+                let revision = revision(&files);
+                let candidate = by_variant.entry((variant.id.clone(), revision.clone())).or_insert_with(|| Candidate {
+                    label: variant.id.clone(),
+                    source: source.clone(),
+                    variant: variant.clone(),
+                    revision,
+                    files,
+                    origin: Origin::OnNode { path: path.to_owned(), nodes: Vec::new() },
+                });
+                if let Origin::OnNode { nodes, .. } = &mut candidate.origin {
+                    nodes.push(node.name.clone());
+                }
+            }
+        }
+    }
+    if by_variant.is_empty() {
+        let seen = if problems.is_empty() { "no reachable node has it".to_owned() } else { problems.join("; ") };
+        return Err(SourceProblem {
+            id: NOT_ON_ANY_NODE,
+            text: format!("{source}: {seen}"),
+            hint: Some("the path must be absolute and readable by the user flock logs in as".to_owned()),
+        });
+    }
+    Ok(by_variant.into_values().collect())
+}
