@@ -36,4 +36,6 @@ pub mod ports;
 #[cfg(feature = "controller")]
 pub mod reconcile;
 #[cfg(feature = "controller")]
+pub mod report;
+#[cfg(feature = "controller")]
 pub mod sizing;

@@ -1,0 +1,361 @@
+//! A plan for people: what changes, why, what it costs, what is not placed, and what to run next.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::plan_tail::{next_commands, summary};
+use super::style::{Ink, Style, clean, pad};
+use super::words::{self, about, bytes_of, count, short_digest};
+use crate::base::format_bytes;
+use crate::inventory::Inventory;
+use crate::placement::Unplaced;
+use crate::plan::{Decay, Drift, Plan, PlannedInstance, Step, Verb};
+
+/// How much of a plan to show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Amount {
+    /// Names by verb.
+    Summary,
+    /// What changes; what does not is counted.
+    #[default]
+    Changes,
+    /// Everything, argument vectors included.
+    Full,
+}
+
+/// What surrounds a plan that is shown.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PlanView<'a> {
+    /// For the names of devices; `None` shows UUIDs.
+    pub inventory: Option<&'a Inventory>,
+    /// How much to show.
+    pub amount: Amount,
+    /// Whether it is about to be carried out: then nothing is said about how to do that.
+    pub applying: bool,
+    /// The file that the plan was saved to.
+    pub saved_to: Option<&'a str>,
+    /// Nodes without facts that nobody left out (exit 9); `None` takes them from the plan's decay.
+    pub missing: Option<&'a BTreeSet<String>>,
+}
+
+/// A plan as text.
+pub fn plan_text(plan: &Plan, view: &PlanView<'_>, style: &Style) -> String {
+    let mut out = header(plan, view, style);
+    if view.amount != Amount::Summary {
+        drift(&mut out, &plan.drift, &plan.decay, style);
+        changes(&mut out, plan, view, style);
+        not_placed(&mut out, plan, style);
+        blocked(&mut out, plan, style);
+        deferred(&mut out, plan, style);
+        warnings(&mut out, plan, style);
+    }
+    if view.amount == Amount::Full {
+        unchanged(&mut out, plan, view, style);
+        solver(&mut out, plan, style);
+    }
+    out.push('\n');
+    out.push_str(&summary(plan, style));
+    out.push_str(&next_commands(plan, view, style));
+    out
+}
+
+fn header(plan: &Plan, view: &PlanView<'_>, style: &Style) -> String {
+    let commit = match &plan.commit {
+        Some(commit) => format!("commit {}", commit.get(..10).unwrap_or(commit)),
+        None => "no commit".to_owned(),
+    };
+    let dirty = if plan.dirty { " + changes not committed" } else { "" };
+    let mut text = format!(
+        "{commit}{dirty}, config {}, facts {}",
+        short_digest(&plan.config_digest),
+        short_digest(&plan.inventory_digest)
+    );
+    if let Some(inventory) = view.inventory {
+        let answered = inventory.nodes.iter().filter(|node| node.reachable).count();
+        text.push_str(&format!(" of {answered}/{} nodes", inventory.nodes.len()));
+    }
+    let lead = style.paint(Ink::Heading, &format!("Plan for cluster \"{}\"", plan.cluster));
+    style.beside(&format!("{lead}  "), &text)
+}
+
+pub(super) fn drift(out: &mut String, drift: &[Drift], decay: &[Decay], style: &Style) {
+    let since = |since: &Option<String>| since.as_ref().map(|at| format!(" (since {at})")).unwrap_or_default();
+    if !drift.is_empty() {
+        out.push('\n');
+        out.push_str(&style.heading(&format!("Drift ({})", drift.len())));
+        for entry in drift {
+            let lead = format!("  {}  ", pad(&entry.node, 8));
+            out.push_str(&style.beside(&lead, &format!("{}{}", clean(&entry.text), since(&entry.since))));
+        }
+    }
+    if !decay.is_empty() {
+        out.push('\n');
+        out.push_str(&style.heading(&format!("Decay ({})", decay.len())));
+        for entry in decay {
+            let lead = format!("  {}  ", pad(&entry.node, 8));
+            out.push_str(&style.beside(&lead, &format!("{}{}", clean(&entry.text), since(&entry.since))));
+        }
+    }
+}
+
+fn changes(out: &mut String, plan: &Plan, view: &PlanView<'_>, style: &Style) {
+    out.push('\n');
+    if plan.steps.is_empty() {
+        out.push_str(&style.heading("No changes"));
+    } else {
+        out.push_str(&style.heading(&format!("Changes ({})", count(plan.steps.len(), "step"))));
+        let name_width = plan.steps.iter().map(|step| title(step).chars().count()).max().unwrap_or(0);
+        let id_width = plan.steps.len().to_string().len();
+        let instances: BTreeMap<(&str, &str), &PlannedInstance> =
+            plan.instances.iter().map(|i| ((i.instance.as_str(), i.node.as_str()), i)).collect();
+        for step in &plan.steps {
+            let id = step.instance.as_deref().unwrap_or_default();
+            let instance = instances.get(&(id, step.node.as_str())).copied();
+            out.push_str(&change(step, instance, view, style, (name_width, id_width)));
+        }
+    }
+    if plan.summary.unchanged > 0 {
+        let names = if view.amount == Amount::Full { "" } else { " (--full lists them)" };
+        out.push_str(&format!(
+            "  {}\n",
+            style.paint(Ink::Dim, &format!("{} unchanged{names}", plan.summary.unchanged))
+        ));
+    }
+}
+
+fn title(step: &Step) -> String {
+    if step.verb == Verb::Fetch { step.model.clone() } else { format!("{}/{}", step.model, step.replica) }
+}
+
+fn change(
+    step: &Step,
+    instance: Option<&PlannedInstance>,
+    view: &PlanView<'_>,
+    style: &Style,
+    (name_width, id_width): (usize, usize),
+) -> String {
+    let lead = format!(
+        "  {:>id_width$} {}  {}  ",
+        step.id,
+        words::verb_column(style, step.verb),
+        pad(&title(step), name_width)
+    );
+    let indent = " ".repeat(2 + id_width + 1 + 11 + 2);
+    let mut text = style.beside(&lead, &place(step, instance, view));
+    if let Some(instance) = instance.filter(|_| !matches!(step.verb, Verb::Stop | Verb::Adopt)) {
+        text.push_str(&style.beside(&indent, &shape(instance)));
+        text.push_str(&style.beside(&indent, &format!("memory {}", memory(instance))));
+        if view.amount == Amount::Full {
+            text.push_str(&style.beside(&indent, &format!("runs {}", instance.argv.join(" "))));
+        }
+    }
+    let cost = cost(step);
+    if !cost.is_empty() {
+        text.push_str(&style.beside(&indent, &cost.join("; ")));
+    }
+    let reason = format!("because {}: {}", words::because(step.because), clean(&step.detail));
+    text.push_str(&style.beside(&indent, &reason));
+    if !step.after.is_empty() {
+        let ids: Vec<String> = step.after.iter().map(u32::to_string).collect();
+        let after = format!("after {} {}", if ids.len() == 1 { "step" } else { "steps" }, ids.join(", "));
+        text.push_str(&style.beside(&indent, &style.paint(Ink::Dim, &after)));
+    }
+    text
+}
+
+fn place(step: &Step, instance: Option<&PlannedInstance>, view: &PlanView<'_>) -> String {
+    let here = match instance {
+        Some(instance) => {
+            let place = words::place(&step.node, &instance.accelerators, view.inventory);
+            match words::devices(&step.node, &instance.accelerators, view.inventory) {
+                Some(devices) => format!("{place}  {devices}"),
+                None => place,
+            }
+        }
+        None => {
+            let stopped = step.instance.as_ref().and_then(|id| {
+                let node = view.inventory?.node(&step.node)?;
+                node.instances.iter().find(|facts| facts.instance == *id)
+            });
+            match stopped {
+                Some(facts) => words::place(&step.node, &facts.accelerators, view.inventory),
+                None => step.node.clone(),
+            }
+        }
+    };
+    let Some(from) = &step.from_node else { return here };
+    let old = step.from_instance.as_ref().and_then(|id| {
+        let node = view.inventory?.node(from)?;
+        node.instances.iter().find(|facts| facts.instance == *id)
+    });
+    let from = old.map_or_else(|| from.clone(), |facts| words::place(from, &facts.accelerators, view.inventory));
+    format!("{from} -> {here}")
+}
+
+/// Engine, variant, split, context and port on one line.
+pub(super) fn shape(instance: &PlannedInstance) -> String {
+    let version = instance.engine_version.as_ref().map(|version| format!(" {version}")).unwrap_or_default();
+    let mut words = vec![format!("{}{version}", instance.engine), instance.variant.clone()];
+    if instance.tensor_parallel > 1 {
+        words.push(format!("tensor parallel {}", instance.tensor_parallel));
+    }
+    if instance.pipeline_parallel > 1 {
+        words.push(format!("pipeline {}", instance.pipeline_parallel));
+    }
+    words.push(format!("context {} x {}", instance.context, instance.concurrency));
+    words.push(format!("port {}", instance.port));
+    words.join(", ")
+}
+
+/// `18.4 of 22.0 GiB each`, or one figure per device where they differ; on the CPU the host's.
+pub(super) fn memory(instance: &PlannedInstance) -> String {
+    let host = &instance.memory.host;
+    let figures: Vec<String> =
+        instance.memory.per_accelerator.iter().map(|m| bytes_of(m.total_bytes, m.capacity_bytes)).collect();
+    let mut text = match figures.as_slice() {
+        [] => return format!("{} of the host", bytes_of(host.total_bytes, host.capacity_bytes)),
+        [one] => one.clone(),
+        [first, rest @ ..] if rest.iter().all(|other| other == first) => format!("{first} each"),
+        _ => figures.join(" + "),
+    };
+    if let Some(m) = instance.memory.per_accelerator.first() {
+        let parts = [("weights", m.weights_bytes), ("KV", m.kv_bytes), ("other", m.overhead_bytes)];
+        let parts: Vec<String> = parts.iter().map(|(word, bytes)| format!("{word} {}", format_bytes(*bytes))).collect();
+        text.push_str(&format!(" ({})", parts.join(", ")));
+    }
+    if host.total_bytes > 0 {
+        text.push_str(&format!("; host {}", format_bytes(host.total_bytes)));
+    }
+    text
+}
+
+fn cost(step: &Step) -> Vec<String> {
+    let mut words = Vec::new();
+    if step.verb == Verb::Fetch {
+        let route = step.route.as_deref().unwrap_or("hub");
+        words.push(format!("{} from the {route}", format_bytes(step.download_bytes)));
+    }
+    if let Some(ms) = step.estimated_ms.filter(|ms| *ms > 0) {
+        words.push(format!("takes {}", about(ms)));
+    }
+    if step.downtime_ms > 0 {
+        words.push(format!("downtime {}", about(step.downtime_ms)));
+    } else if step.verb == Verb::Move {
+        words.push("no downtime: the new one starts before the old one stops".to_owned());
+    }
+    if step.sessions > 0 {
+        words.push(format!("{} live on it", count(step.sessions as usize, "session")));
+    }
+    if step.confirm.is_some() {
+        words.push("asks before it is done".to_owned());
+    }
+    words
+}
+
+fn not_placed(out: &mut String, plan: &Plan, style: &Style) {
+    if plan.unplaced.is_empty() {
+        return;
+    }
+    let required = plan.unplaced.iter().filter(|unplaced| unplaced.required).count();
+    let note = if required > 0 { format!(", {required} required") } else { String::new() };
+    out.push('\n');
+    out.push_str(&style.heading(&format!("Not placed ({}{note})", count(plan.unplaced.len(), "model"))));
+    out.push_str(&unplaced_text(&plan.unplaced, style));
+}
+
+/// What has no place: why on each node, and the nearest change.
+pub fn unplaced_text(unplaced: &[Unplaced], style: &Style) -> String {
+    let mut out = String::new();
+    for unplaced in unplaced {
+        let lead =
+            format!("  {}  ", style.paint(if unplaced.required { Ink::Bad } else { Ink::Change }, &unplaced.model));
+        let word = if unplaced.required { "missing, fewer than the minimum" } else { "missing, optional" };
+        out.push_str(&style.beside(&lead, &format!("{} {word}", count(unplaced.replicas as usize, "replica"))));
+        for reason in &unplaced.reasons {
+            let node = if reason.node == "*" { "anywhere" } else { &reason.node };
+            let lead = format!("      {}  {}  ", pad(node, 8), pad(&reason.constraint, 8));
+            out.push_str(&style.beside(&lead, &reason.text));
+        }
+        if !unplaced.nearest.is_empty() {
+            out.push_str(&style.beside("      nearest change: ", &unplaced.nearest));
+        }
+    }
+    out
+}
+
+fn blocked(out: &mut String, plan: &Plan, style: &Style) {
+    if plan.blocked.is_empty() {
+        return;
+    }
+    out.push('\n');
+    out.push_str(&style.heading(&format!("Blocked ({})", plan.blocked.len())));
+    for entry in &plan.blocked {
+        let name = if entry.model == "*" { "everything" } else { &entry.model };
+        let since = entry.since.as_ref().map(|at| format!(" since {at}")).unwrap_or_default();
+        let lead = format!("  ! {}  ", style.paint(Ink::Bad, name));
+        out.push_str(&style.beside(&lead, &format!("{}{since}: {}", entry.policy, entry.remedy)));
+    }
+}
+
+fn deferred(out: &mut String, plan: &Plan, style: &Style) {
+    if plan.deferred.is_empty() {
+        return;
+    }
+    out.push('\n');
+    out.push_str(&style.heading(&format!("Deferred ({})", plan.deferred.len())));
+    let mut grouped: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    for entry in &plan.deferred {
+        let name = if entry.model == "*" { "everything" } else { &entry.model };
+        grouped.entry((&entry.node, &entry.reason)).or_default().push(name);
+    }
+    for ((node, reason), names) in grouped {
+        let why = match reason {
+            "unreachable" => "the node is unreachable; done when it answers",
+            "absent" => "the node is not there yet; done when it joins",
+            "selection" => "left out by --on or --exclude",
+            "window" => "outside its window",
+            "moves_per_hour" => "enough was moved in the past hour",
+            other => other,
+        };
+        out.push_str(&style.beside(&format!("  ? {node}  "), &format!("{}: {why}", names.join(", "))));
+    }
+}
+
+fn warnings(out: &mut String, plan: &Plan, style: &Style) {
+    if plan.warnings.is_empty() {
+        return;
+    }
+    out.push('\n');
+    out.push_str(&style.heading(&format!("Warnings ({})", plan.warnings.len())));
+    for warning in &plan.warnings {
+        let at = match (&warning.file, warning.line) {
+            (Some(file), Some(line)) => format!("{file}:{line} "),
+            _ => String::new(),
+        };
+        let hint = warning.hint.as_ref().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
+        out.push_str(&style.beside(&format!("  {}  ", warning.id), &format!("{at}{}{hint}", warning.message)));
+    }
+}
+
+fn unchanged(out: &mut String, plan: &Plan, view: &PlanView<'_>, style: &Style) {
+    let touched: BTreeSet<&String> = plan.steps.iter().filter_map(|step| step.instance.as_ref()).collect();
+    let rest: Vec<&PlannedInstance> = plan.instances.iter().filter(|i| !touched.contains(&i.instance)).collect();
+    if rest.is_empty() {
+        return;
+    }
+    out.push('\n');
+    out.push_str(&style.heading(&format!("Without a step ({})", rest.len())));
+    for instance in rest {
+        let place = words::place(&instance.node, &instance.accelerators, view.inventory);
+        let lead = format!("    {}/{}  {place}  ", instance.model, instance.replica);
+        out.push_str(&style.beside(&lead, &format!("{}, {}", shape(instance), memory(instance))));
+    }
+}
+
+fn solver(out: &mut String, plan: &Plan, style: &Style) {
+    out.push('\n');
+    out.push_str(&style.heading("Placement"));
+    out.push_str(&format!("  {}, gap {:.2} %\n", plan.solver.status, plan.solver.gap * 100.0));
+    for tier in &plan.solver.tiers {
+        out.push_str(&format!("  {}: {} of at most {}\n", tier.name, tier.value, tier.bound));
+    }
+}

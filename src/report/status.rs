@@ -1,0 +1,164 @@
+//! What runs, by model: `flock status`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use super::style::{Ink, Style, clean, table};
+use super::words::place;
+use crate::base::InstanceState;
+use crate::config::Desired;
+use crate::inventory::{Failure, Inventory};
+use crate::plan::Observed;
+
+/// `flock status --format json`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Status {
+    /// 1.
+    pub format: u32,
+    /// Cluster name.
+    pub cluster: String,
+    /// Models by name: those of the config, and those that run without being in it.
+    pub models: Vec<ModelStatus>,
+    /// Nodes that did not answer: what runs there is not known.
+    pub unreachable: Vec<String>,
+}
+
+/// A model and its instances.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ModelStatus {
+    /// Its name.
+    pub model: String,
+    /// Whether the config has it.
+    pub declared: bool,
+    /// Desired replicas.
+    pub replicas: u32,
+    /// Instances that answer.
+    pub ready: u32,
+    /// All of them, in the order of replica and node.
+    pub instances: Vec<InstanceStatus>,
+}
+
+/// One instance.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct InstanceStatus {
+    /// Its id.
+    pub instance: String,
+    /// Replica number.
+    pub replica: u32,
+    /// Its node.
+    pub node: String,
+    /// UUIDs in rank order.
+    pub accelerators: Vec<String>,
+    /// Engine.
+    pub engine: String,
+    /// Variant.
+    pub variant: String,
+    /// Its port on the node's loopback.
+    pub port: u16,
+    /// `starting|ready|failed|stopping|missing`.
+    pub state: String,
+    /// Since when.
+    pub since: Option<String>,
+    /// Whether a dead engine would be started again.
+    pub supervised: bool,
+    /// Live sessions on it.
+    pub live_sessions: u32,
+    /// Its last failure.
+    pub last_failure: Option<Failure>,
+}
+
+/// What runs; of one model where `only` is given.
+pub fn status(desired: &Desired, inventory: &Inventory, observed: &[Observed], only: Option<&str>) -> Status {
+    let mut by_model: BTreeMap<&str, Vec<&Observed>> = BTreeMap::new();
+    for o in observed {
+        by_model.entry(&o.model).or_default().push(o);
+    }
+    let names: BTreeSet<&str> = desired.models.keys().map(String::as_str).chain(by_model.keys().copied()).collect();
+    let models = names
+        .into_iter()
+        .filter(|name| only.is_none_or(|only| only == *name))
+        .map(|name| {
+            let instances: Vec<InstanceStatus> =
+                by_model.get(name).into_iter().flatten().map(|o| instance(o)).collect();
+            ModelStatus {
+                model: name.to_owned(),
+                declared: desired.models.contains_key(name),
+                replicas: desired.models.get(name).map_or(0, |model| model.replicas.max),
+                ready: instances.iter().filter(|i| i.state == InstanceState::Ready.word()).count() as u32,
+                instances,
+            }
+        })
+        .collect();
+    let unreachable =
+        desired.nodes.keys().filter(|name| !inventory.node(name).is_some_and(|node| node.reachable)).cloned().collect();
+    Status { format: 1, cluster: desired.cluster.name.value.clone(), models, unreachable }
+}
+
+fn instance(o: &Observed) -> InstanceStatus {
+    let state = match o.state {
+        Some(InstanceState::Ready) if !o.alive => "missing",
+        Some(state) => state.word(),
+        None => "missing",
+    };
+    InstanceStatus {
+        instance: o.instance.clone(),
+        replica: o.replica,
+        node: o.node.clone(),
+        accelerators: o.accelerators.clone(),
+        engine: o.engine.to_string(),
+        variant: o.variant.clone(),
+        port: o.port,
+        state: state.to_owned(),
+        since: o.since.clone(),
+        supervised: o.supervised,
+        live_sessions: o.sessions,
+        last_failure: o.last_failure.clone(),
+    }
+}
+
+/// The status as a table and notes.
+pub fn status_text(status: &Status, inventory: &Inventory, style: &Style) -> String {
+    let mut rows = Vec::new();
+    let mut notes = String::new();
+    for model in &status.models {
+        if model.instances.is_empty() {
+            rows.push(vec![model.model.clone(), "-".into(), "not running".into(), String::new(), String::new()]);
+        }
+        for i in &model.instances {
+            let state = if i.supervised { i.state.clone() } else { format!("{} (not supervised)", i.state) };
+            rows.push(vec![
+                format!("{}/{}", model.model, i.replica),
+                place(&i.node, &i.accelerators, Some(inventory)),
+                state,
+                i.since.clone().unwrap_or_default(),
+                format!("{} {}, port {}", i.engine, i.variant, i.port),
+            ]);
+            if let Some(failure) = &i.last_failure {
+                let end = if failure.gave_up { "; not started again" } else { "" };
+                let lead =
+                    format!("{} on {}: ", style.paint(Ink::Bad, &format!("{}/{}", model.model, i.replica)), i.node);
+                let text = format!("failed at {}: {}: {}{end}", failure.at, failure.cause, clean(&failure.text));
+                notes.push_str(&style.beside(&lead, &text));
+            }
+        }
+        if !model.declared {
+            notes.push_str(&style.beside("", &format!("`{}` is not in the config", model.model)));
+        } else if model.ready < model.replicas {
+            let text = format!("`{}` has {} of {} replicas ready", model.model, model.ready, model.replicas);
+            notes.push_str(&style.beside("", &text));
+        }
+    }
+    for node in &status.unreachable {
+        notes.push_str(&style.beside("", &format!("`{node}` is unreachable: what runs there is not known")));
+    }
+    let mut out = table(&["MODEL", "WHERE", "STATE", "SINCE", "RUNS"], &rows);
+    if rows.is_empty() {
+        out.push_str("nothing is declared and nothing runs\n");
+    }
+    if !notes.is_empty() {
+        out.push('\n');
+        out.push_str(&notes);
+    }
+    out
+}
