@@ -22,6 +22,8 @@ pub mod agent;
 #[cfg(feature = "controller")]
 pub mod chat;
 #[cfg(feature = "controller")]
+pub mod cli;
+#[cfg(feature = "controller")]
 pub mod config;
 #[cfg(feature = "controller")]
 pub mod converge;

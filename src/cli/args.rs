@@ -1,0 +1,131 @@
+//! The command line's shape. Doc comments are the help text.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::report::Amount;
+
+use super::commands;
+
+/// Says in git which models run on which GPUs, and makes it so.
+///
+/// A config repository of KDL files says what should run. flock finds out what the machines have, solves the
+/// placement, shows the difference with a reason for every line, and carries it out.
+#[derive(Debug, Parser)]
+#[command(name = "flock", version, disable_help_subcommand = true, propagate_version = true, max_term_width = 100)]
+pub struct Cli {
+    /// Options of every command.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, Args)]
+pub struct Global {
+    /// The config repository
+    #[arg(short = 'C', value_name = "DIR", default_value = ".", global = true, hide_default_value = true)]
+    pub directory: PathBuf,
+    /// Print no progress and no notes
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+    /// Print what flock does underneath; twice for more
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    pub verbose: u8,
+    /// Folder with node agents for other architectures (flock-agent-ARCH-LIBC)
+    #[arg(long, value_name = "DIR", global = true)]
+    pub agent_dir: Option<PathBuf>,
+}
+
+/// Text for people or JSON for programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Format {
+    /// For people
+    #[default]
+    Text,
+    /// For programs; the shape is documented and stable
+    Json,
+}
+
+/// `--format`.
+#[derive(Debug, Args)]
+pub struct FormatArg {
+    /// Text for people or JSON for programs
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    pub format: Format,
+}
+
+/// How much of a plan to show.
+#[derive(Debug, Args)]
+pub struct AmountArg {
+    /// Show names only
+    #[arg(long, conflicts_with = "full")]
+    summary: bool,
+    /// Show everything, argument vectors included
+    #[arg(long)]
+    full: bool,
+}
+
+impl AmountArg {
+    /// As the report knows it.
+    pub fn amount(&self) -> Amount {
+        match (self.summary, self.full) {
+            (true, _) => Amount::Summary,
+            (_, true) => Amount::Full,
+            _ => Amount::Changes,
+        }
+    }
+}
+
+/// Limits steps to some nodes.
+#[derive(Debug, Args)]
+pub struct Selectors {
+    /// Limit steps to these nodes: names, globs, @label=value, comma-separated
+    #[arg(long, value_name = "SEL")]
+    pub on: Option<String>,
+    /// Leave these nodes alone
+    #[arg(long, value_name = "SEL")]
+    pub exclude: Option<String>,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Write a config repository to begin with
+    Init(commands::init::InitArgs),
+    /// Check the config repository, without network
+    Validate(commands::validate::ValidateArgs),
+    /// Ask every node what it has
+    Discover(commands::discover::DiscoverArgs),
+    /// Say what a model needs
+    Size(commands::size::SizeArgs),
+    /// Show what would change and why
+    Plan(commands::plan::PlanArgs),
+    /// Make it so: plan, show, ask, converge
+    Apply(commands::apply::ApplyArgs),
+    /// Show only what the world changed by itself
+    Drift(commands::drift::DriftArgs),
+    /// Show what runs
+    Status(commands::status::StatusArgs),
+    /// Say why a model runs where it runs, or why it does not
+    Explain(commands::explain::ExplainArgs),
+    /// Print an instance's log
+    Logs(commands::logs::LogsArgs),
+    /// Print a saved plan
+    Show(commands::show::ShowArgs),
+    /// Ask a model one question
+    Ask(commands::ask::AskArgs),
+    /// Stop everything flock started for this cluster, and only that
+    Destroy(commands::destroy::DestroyArgs),
+    /// Protect a model: it is not stopped, moved or destroyed
+    Protect(commands::protect::ProtectArgs),
+    /// Take a model's protection away
+    Unprotect(commands::protect::ProtectArgs),
+    /// Print a shell's completion script
+    Completions(commands::completions::CompletionsArgs),
+    /// Print help for a command, or about `exit-codes` or `diagnostics`
+    Help(commands::help::HelpArgs),
+}

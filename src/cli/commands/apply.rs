@@ -1,0 +1,138 @@
+//! `flock apply`
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::cli::args::{AmountArg, Selectors};
+use crate::cli::context::{Config, Context, Facts, shell_words};
+use crate::cli::exit::ExitCode;
+use crate::cli::failure::Failure;
+use crate::cli::prompt;
+use crate::plan::{self, Limits, Plan, Strength};
+use crate::report::{self, PlanView};
+
+use super::carry_out::{CarryOut, carry_out};
+use super::plan::infeasible;
+use super::show::read_plan;
+
+/// Make it so: plan, show, ask, converge. With a plan file: exactly that plan, without asking, or exit 5.
+///
+/// Safe to run again at any time: it continues from what is. Ctrl-C once finishes what is in flight.
+#[derive(Debug, Args)]
+pub struct ApplyArgs {
+    /// A plan saved by `flock plan --out`
+    #[arg(conflicts_with = "on")]
+    plan: Option<PathBuf>,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    selectors: Selectors,
+    /// Most steps at the same time
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = at_least_one)]
+    parallel: usize,
+    /// Begin nothing more after this many failures
+    #[arg(long, value_name = "N")]
+    max_fail: Option<usize>,
+    #[command(flatten)]
+    amount: AmountArg,
+}
+
+/// Runs the command.
+pub async fn run(context: &Context, args: &ApplyArgs) -> Result<ExitCode, Failure> {
+    let config = context.config()?;
+    let limits = context.limits(&args.selectors)?;
+    let (plan, facts) = match &args.plan {
+        Some(path) => saved(context, &config, path).await?,
+        None => fresh(context, args, &config, &limits).await?,
+    };
+    context.check_limits(&limits, &config.desired, Some(&facts))?;
+    let unreachable = context.report_unreachable(&config.desired, &facts, &limits);
+    let after = unreachable.or(infeasible(&plan));
+    let wanted = plan::consent(&plan);
+    if let Some(whole) = wanted.iter().find(|consent| consent.strength == Strength::RefusedWhole) {
+        return Err(Failure::new(ExitCode::Refused, format!("nothing was changed: {}", whole.text)));
+    }
+    let refused = if wanted.iter().any(|consent| consent.strength == Strength::Refused) {
+        ExitCode::Refused
+    } else {
+        ExitCode::Success
+    };
+    if !plan.steps.is_empty() && !args.yes && args.plan.is_none() {
+        context.printer.findings(&format!("\n{}", report::consent_text(&wanted, &context.style())));
+        prompt::confirm("Do you agree?")?;
+    }
+    let carried = carry_out(
+        context,
+        CarryOut {
+            config: &config,
+            facts: &facts,
+            plan: &plan,
+            parallel: args.parallel,
+            max_fail: args.max_fail,
+            destroy: false,
+            limits: &limits,
+            again: again(context, args),
+        },
+    )
+    .await?;
+    Ok(carried.or(refused).or(after))
+}
+
+async fn fresh(
+    context: &Context,
+    args: &ApplyArgs,
+    config: &Config,
+    limits: &Limits,
+) -> Result<(Plan, Facts), Failure> {
+    let facts = context.ask_nodes(&config.desired, None).await;
+    context.check_limits(limits, &config.desired, Some(&facts))?;
+    let (planned, _) = context.plan(config, &facts, limits).await?;
+    let missing = plan::unreachable_nodes(&config.desired, &facts.inventory, limits);
+    let view = PlanView {
+        inventory: Some(&facts.inventory),
+        amount: args.amount.amount(),
+        saved_to: None,
+        applying: true,
+        missing: Some(&missing),
+    };
+    context.printer.data(&report::plan_text(&planned.plan, &view, &context.style()))?;
+    Ok((planned.plan, facts))
+}
+
+/// A saved plan holds for the config and the facts it was made from, and for nothing else.
+async fn saved(context: &Context, config: &Config, path: &std::path::Path) -> Result<(Plan, Facts), Failure> {
+    let plan = read_plan(path)?;
+    let refuse = |moved: Vec<String>| {
+        let text = format!("{} cannot be applied:\n  {}", path.display(), moved.join("\n  "));
+        Failure::new(ExitCode::Stale, text).hint(format!("make a new one: flock plan --out {}", path.display()))
+    };
+    if plan.seal.as_deref() != Some(plan::seal(&plan).to_string().as_str()) {
+        return Err(refuse(vec!["it is not as `flock plan --out` saved it".to_owned()]));
+    }
+    if plan.config_digest != config.digest.to_string() {
+        return Err(refuse(vec!["the config has another meaning since the plan was saved".to_owned()]));
+    }
+    if plan.guards.is_empty() && !plan.steps.is_empty() {
+        return Err(refuse(vec!["it holds no guards; it was not written by `flock plan --out`".to_owned()]));
+    }
+    let facts = context.ask_nodes(&config.desired, None).await;
+    let moved = plan::stale(&plan, &facts.inventory);
+    if moved.is_empty() { Ok((plan, facts)) } else { Err(refuse(moved)) }
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "a whole number from 1".to_owned())
+}
+
+/// The command that continues what this one could not finish.
+fn again(context: &Context, args: &ApplyArgs) -> String {
+    let mut words = context.words("apply");
+    for (flag, value) in [("--on", &args.selectors.on), ("--exclude", &args.selectors.exclude)] {
+        if let Some(value) = value {
+            words.extend([flag.to_owned(), value.clone()]);
+        }
+    }
+    shell_words(&words)
+}

@@ -1,0 +1,211 @@
+//! Carrying out a plan with a person watching: checker, progress, Ctrl-C, the summary at the end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+
+use crate::base::InstanceState;
+use crate::cli::context::{Config, Context, Facts};
+use crate::cli::exit::ExitCode;
+use crate::cli::failure::Failure;
+use crate::cli::progress::Progress;
+use crate::cli::user::whoami;
+use crate::converge::{Converge, ConvergeError, Converged, LeaseError};
+use crate::edge::SystemRandom;
+use crate::inventory::{MemberInstance, MemberNode};
+use crate::plan::{self, Limits, Plan};
+use crate::ports::Node;
+use crate::report;
+
+/// A plan and how to carry it out.
+pub struct CarryOut<'a> {
+    /// The config it belongs to.
+    pub config: &'a Config,
+    /// The facts it was made from.
+    pub facts: &'a Facts,
+    /// The plan.
+    pub plan: &'a Plan,
+    /// Most steps at the same time.
+    pub parallel: usize,
+    /// Failures after which nothing more is begun.
+    pub max_fail: Option<usize>,
+    /// Whether the agents are to leave at the end.
+    pub destroy: bool,
+    /// Which nodes may be touched.
+    pub limits: &'a Limits,
+    /// The command that continues.
+    pub again: String,
+}
+
+/// Runs the plan's steps, and writes the member record even where there are none to run.
+pub async fn carry_out(context: &Context, what: CarryOut<'_>) -> Result<ExitCode, Failure> {
+    let wrong = plan::check(what.plan, &what.facts.inventory, &what.facts.specs);
+    if !wrong.is_empty() {
+        return Err(Failure::new(
+            ExitCode::Failure,
+            format!("the plan contradicts itself and was not begun:\n  {}", wrong.join("\n  ")),
+        )
+        .hint("this is a fault of flock; please report it with `flock plan --format json`"));
+    }
+    let nodes = what.facts.reachable();
+    let member_nodes = member_nodes(context, &what, &nodes).await;
+    let protect: BTreeSet<String> =
+        what.config.desired.policies.protect.iter().map(|model| model.value.clone()).collect();
+    let leaving = leaving(context, &what);
+    let starting = starting(what.facts, what.plan);
+    if what.plan.steps.is_empty() && !what.destroy && starting.is_empty() && recorded(&what, &member_nodes, &protect) {
+        return Ok(ExitCode::Success);
+    }
+    let (events, received) = mpsc::unbounded_channel();
+    let (interrupt, interrupted) = watch::channel(false);
+    let listener = tokio::spawn(listen_for_interrupt(context.printer, interrupt));
+    let progress = tokio::spawn(Progress::new(context.printer, what.plan).show(received));
+    let converge = Converge {
+        plan: what.plan,
+        nodes: &nodes,
+        member: &what.facts.inventory.member,
+        member_nodes,
+        leaving,
+        generations: what.facts.generations(),
+        starting,
+        running: running(what.facts),
+        protect: &protect,
+        parallel: what.parallel,
+        max_fail: what.max_fail,
+        by: whoami(),
+        destroy: what.destroy,
+        clock: &context.clock,
+        random: &SystemRandom,
+        events,
+        interrupt: interrupted,
+    };
+    let result = converge.run().await;
+    listener.abort();
+    // The channel is closed now, so this ends as soon as the last line is printed.
+    let _ = progress.await;
+    futures::future::join_all(nodes.values().map(|node| node.close())).await;
+    let Converged { outcome, problems, lease_lost } = result.map_err(failure)?;
+    if !what.plan.steps.is_empty() {
+        context.printer.data(&report::outcome_text(&outcome, what.plan, &what.again, &context.style()))?;
+    }
+    for problem in &problems {
+        context.printer.error(problem, None);
+    }
+    Ok(if outcome.interrupted {
+        ExitCode::Interrupted
+    } else if lease_lost {
+        ExitCode::Leased
+    } else if outcome.complete() {
+        if problems.is_empty() { ExitCode::Success } else { ExitCode::Partial }
+    } else if outcome.done.is_empty() && outcome.failed.is_empty() {
+        ExitCode::Failure
+    } else {
+        ExitCode::Partial
+    })
+}
+
+fn failure(error: ConvergeError) -> Failure {
+    match error {
+        ConvergeError::Lease(error @ LeaseError::Held { .. }) => Failure::new(ExitCode::Leased, error.to_string())
+            .hint("wait for it; a lease whose holder died ends by itself within half a minute"),
+        ConvergeError::Lease(error @ LeaseError::Moved { .. }) => {
+            Failure::new(ExitCode::Stale, error.to_string()).hint("nothing was begun; plan again")
+        }
+        ConvergeError::Lease(LeaseError::Node { node, error }) => {
+            let failure = Failure::from(error);
+            Failure { message: format!("{node}: {}", failure.message), ..failure }
+        }
+        error @ ConvergeError::Weights(_) => Failure::new(ExitCode::Failure, error.to_string())
+            .hint("put the missing files there; what is there already is enough to plan with, not to run"),
+        ConvergeError::Preflight(unfit) => {
+            let hint = unfit.iter().find_map(|unfit| unfit.error.hint());
+            let failure = Failure::new(ExitCode::Failure, ConvergeError::Preflight(unfit).to_string());
+            Failure { hint, ..failure }
+        }
+    }
+}
+
+/// The nodes of the config, with the host keys that were verified just now.
+async fn member_nodes(
+    context: &Context,
+    what: &CarryOut<'_>,
+    nodes: &BTreeMap<String, Arc<dyn Node>>,
+) -> Vec<MemberNode> {
+    let fleet = context.fleet(&what.config.desired);
+    let mut members = Vec::new();
+    for name in what.config.desired.nodes.keys() {
+        let known = what.facts.inventory.member.nodes.iter().find(|member| &member.name == name);
+        let host_key = match nodes.get(name) {
+            Some(node) => node.host_key().await,
+            None => known.and_then(|known| known.host_key.clone()),
+        };
+        members.extend(fleet.member_node(name, host_key));
+    }
+    members
+}
+
+/// Planned instances that no step touches and that have not answered yet.
+fn starting(facts: &Facts, plan: &Plan) -> BTreeSet<String> {
+    let observed = plan::observe(&facts.inventory, &facts.specs);
+    let waiting = observed.into_iter().filter(|found| found.reachable && found.state == Some(InstanceState::Starting));
+    waiting
+        .map(|found| found.instance)
+        .filter(|id| plan.instances.iter().any(|planned| &planned.instance == id))
+        .filter(|id| !plan.steps.iter().any(|step| step.instance.as_ref() == Some(id)))
+        .collect()
+}
+
+/// What serves now, and what a node that is away is believed to serve.
+fn running(facts: &Facts) -> Vec<MemberInstance> {
+    let observed = plan::observe(&facts.inventory, &facts.specs);
+    let serving = observed.into_iter().filter(|found| found.serving() || !found.reachable);
+    serving
+        .map(|found| MemberInstance {
+            node: found.node,
+            instance: found.instance,
+            specification: found.specification,
+            model: found.model,
+            replica: found.replica,
+            engine: found.engine,
+            variant: found.variant,
+            accelerators: found.accelerators,
+            port: found.port,
+        })
+        .collect()
+}
+
+/// Nodes that left the config and are still remembered. One that does not answer and is left out by name is given up:
+/// it may never come back, and every plan would miss its facts.
+fn leaving(context: &Context, what: &CarryOut<'_>) -> Vec<MemberNode> {
+    let mut leaving = Vec::new();
+    for old in &what.facts.inventory.member.nodes {
+        if what.config.desired.nodes.contains_key(&old.name) {
+            continue;
+        }
+        let away = what.facts.unreachable.contains_key(&old.name);
+        if away && !what.limits.allow(&old.name, &BTreeMap::new()) {
+            let text = "left the config, does not answer and was left out: it is forgotten, whatever runs there";
+            context.printer.warning(&format!("node {} {text}", old.name));
+        } else {
+            leaving.push(old.clone());
+        }
+    }
+    leaving
+}
+
+/// Whether the nodes know already what this apply would tell them.
+fn recorded(what: &CarryOut<'_>, members: &[MemberNode], protect: &BTreeSet<String>) -> bool {
+    let member = &what.facts.inventory.member;
+    member.nodes == members && protect.iter().all(|model| member.protections.iter().any(|known| &known.model == model))
+}
+
+async fn listen_for_interrupt(printer: crate::cli::printer::Printer, interrupt: watch::Sender<bool>) {
+    if tokio::signal::ctrl_c().await.is_ok() {
+        printer.note("\nfinishing what is in flight; nothing more is begun (Ctrl-C again stops at once)");
+        let _ = interrupt.send(true);
+        if tokio::signal::ctrl_c().await.is_ok() {
+            std::process::exit(crate::cli::exit::ExitCode::Interrupted as i32);
+        }
+    }
+}

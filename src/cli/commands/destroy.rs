@@ -1,0 +1,70 @@
+//! `flock destroy`
+
+use clap::Args;
+
+use crate::cli::context::{Context, shell_words};
+use crate::cli::exit::ExitCode;
+use crate::cli::failure::Failure;
+use crate::cli::prompt;
+use crate::plan::{self, DestroyInput, Limits, Strength};
+use crate::report::{self, PlanView};
+
+use super::carry_out::{CarryOut, carry_out};
+
+/// Stop everything flock started for this cluster, and only that.
+///
+/// Weights stay on the nodes. Protected models are not stopped.
+#[derive(Debug, Args)]
+pub struct DestroyArgs {
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    /// Leave these nodes alone, and forget them: names, globs, @label=value, comma-separated
+    #[arg(long, value_name = "SEL")]
+    exclude: Option<String>,
+}
+
+/// Runs the command.
+pub async fn run(context: &Context, args: &DestroyArgs) -> Result<ExitCode, Failure> {
+    let config = context.config()?;
+    let facts = context.ask_nodes(&config.desired, None).await;
+    let limits = Limits { on: None, exclude: context.selection(args.exclude.as_deref())? };
+    context.check_limits(&limits, &config.desired, Some(&facts))?;
+    let plan = plan::destroy_plan(&DestroyInput {
+        desired: &config.desired,
+        config_digest: config.digest.to_string(),
+        commit: config.standing.commit.clone(),
+        dirty: config.standing.dirty,
+        inventory: &facts.inventory,
+        observed: &facts.specs,
+        limits: limits.clone(),
+    });
+    let view = PlanView { inventory: Some(&facts.inventory), applying: true, ..PlanView::default() };
+    context.printer.data(&report::plan_text(&plan, &view, &context.style()))?;
+    let unreachable = context.report_unreachable(&config.desired, &facts, &limits);
+    let refused = plan::consent(&plan).iter().any(|consent| consent.strength >= Strength::Refused);
+    if !plan.steps.is_empty() && !args.yes {
+        prompt::confirm(&format!(
+            "\nStop {} of cluster `{}`?",
+            report::count(plan.steps.len(), "instance"),
+            config.desired.cluster.name.value
+        ))?;
+    }
+    let carried = carry_out(
+        context,
+        CarryOut {
+            config: &config,
+            facts: &facts,
+            plan: &plan,
+            parallel: 10,
+            max_fail: None,
+            // What is protected or unreachable keeps its agents.
+            destroy: !refused && unreachable == ExitCode::Success,
+            again: shell_words(&context.words("destroy")),
+            limits: &limits,
+        },
+    )
+    .await?;
+    let refused = if refused { ExitCode::Refused } else { ExitCode::Success };
+    Ok(carried.or(refused).or(unreachable))
+}

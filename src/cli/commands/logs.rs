@@ -1,0 +1,77 @@
+//! `flock logs`
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::cli::context::Context;
+use crate::cli::exit::ExitCode;
+use crate::cli::failure::Failure;
+use crate::inventory::{Request, Response};
+use crate::ports::Node;
+
+use super::instances::{Found, find_instances};
+
+/// How much of the end of a log is printed without `--follow`.
+const TAIL_BYTES: u64 = 64 << 10;
+/// How much is read at once while following.
+const CHUNK_BYTES: u64 = 1 << 20;
+
+/// Print the end of the engine's log of every instance of a model.
+#[derive(Debug, Args)]
+pub struct LogsArgs {
+    /// The model
+    name: String,
+    /// Only this replica
+    #[arg(long)]
+    replica: Option<u32>,
+    /// Go on printing as it grows (one instance)
+    #[arg(short, long)]
+    follow: bool,
+}
+
+/// Runs the command.
+pub async fn run(context: &Context, args: &LogsArgs) -> Result<ExitCode, Failure> {
+    let found = find_instances(context, &args.name, args.replica).await?;
+    if args.follow && found.len() > 1 {
+        return Err(Failure::new(ExitCode::Usage, format!("`{}` has {} instances", args.name, found.len()))
+            .hint("choose one with --replica"));
+    }
+    let several = found.len() > 1;
+    for Found { node, facts } in &found {
+        if several {
+            context.printer.data(&format!("==> {} replica {} on {} <==", facts.model, facts.replica, node.name()))?;
+        }
+        let (next, text) = read(node, &facts.instance, None, TAIL_BYTES).await?;
+        context.printer.raw(&text)?;
+        if args.follow {
+            follow(context, node, &facts.instance, next).await?;
+        }
+    }
+    Ok(ExitCode::Success)
+}
+
+/// Until it is interrupted, or its reader or the node goes away.
+async fn follow(context: &Context, node: &Arc<dyn Node>, instance: &str, mut next: u64) -> Result<(), Failure> {
+    loop {
+        let (after, text) = read(node, instance, Some(next), CHUNK_BYTES).await?;
+        context.printer.raw(&text)?;
+        next = after;
+        if text.is_empty() {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
+}
+
+async fn read(
+    node: &Arc<dyn Node>,
+    instance: &str,
+    from: Option<u64>,
+    max_bytes: u64,
+) -> Result<(u64, String), Failure> {
+    match node.call(Request::Log { instance: instance.to_owned(), from, max_bytes }).await? {
+        Response::Log { next, text } => Ok((next, text)),
+        other => Err(Failure::new(ExitCode::Failure, format!("unexpected answer of {}: {other:?}", node.name()))),
+    }
+}

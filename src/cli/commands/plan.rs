@@ -1,0 +1,75 @@
+//! `flock plan`
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::cli::args::{AmountArg, Format, FormatArg, Selectors};
+use crate::cli::context::Context;
+use crate::cli::exit::ExitCode;
+use crate::cli::failure::Failure;
+use crate::plan::{self, Plan};
+use crate::report::{self, PlanView};
+
+/// Show what would change and why. Changes nothing; the agent is brought to nodes that lack it.
+///
+/// Plans the working tree, not the last commit; the header says where the two differ.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// Plan from this inventory (`flock discover --out FILE`), without any network
+    #[arg(long, value_name = "FILE")]
+    inventory: Option<PathBuf>,
+    /// Save the plan for `flock apply FILE`
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    selectors: Selectors,
+    /// Exit 2 when there is something to do
+    #[arg(long)]
+    detailed_exitcode: bool,
+    #[command(flatten)]
+    amount: AmountArg,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+/// Runs the command.
+pub async fn run(context: &Context, args: &PlanArgs) -> Result<ExitCode, Failure> {
+    let config = context.config()?;
+    let limits = context.limits(&args.selectors)?;
+    let facts = match &args.inventory {
+        Some(path) => context.read_inventory(path)?,
+        None => context.ask_nodes(&config.desired, None).await,
+    };
+    context.check_limits(&limits, &config.desired, Some(&facts))?;
+    let (planned, _) = context.plan(&config, &facts, &limits).await?;
+    let mut plan = planned.plan;
+    if let Some(out) = &args.out {
+        plan.guards = plan::guards(&plan, &facts.inventory);
+        plan.seal = Some(plan::seal(&plan).to_string());
+        std::fs::write(out, report::json(&plan))
+            .map_err(|error| Failure::new(ExitCode::Failure, format!("cannot write {}: {error}", out.display())))?;
+    }
+    let missing = plan::unreachable_nodes(&config.desired, &facts.inventory, &limits);
+    let saved_to = args.out.as_ref().map(|path| path.to_string_lossy());
+    let view = PlanView {
+        inventory: Some(&facts.inventory),
+        amount: args.amount.amount(),
+        saved_to: saved_to.as_deref(),
+        applying: false,
+        missing: Some(&missing),
+    };
+    match args.format.format {
+        Format::Json => context.printer.data(&report::json(&plan))?,
+        Format::Text => context.printer.data(&report::plan_text(&plan, &view, &context.style()))?,
+    }
+    let unreachable = context.report_unreachable(&config.desired, &facts, &limits);
+    let differs =
+        if args.detailed_exitcode && !plan.steps.is_empty() { ExitCode::Differences } else { ExitCode::Success };
+    Ok(unreachable.or(infeasible(&plan)).or(differs))
+}
+
+/// Exit 4 where a minimum is not reached; missing desired replicas alone are none.
+pub(crate) fn infeasible(plan: &Plan) -> ExitCode {
+    if plan.unplaced.iter().any(|unplaced| unplaced.required) { ExitCode::Infeasible } else { ExitCode::Success }
+}

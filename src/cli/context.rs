@@ -1,0 +1,286 @@
+//! What every command begins with: the folder, the printer, the config, the nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::base::{Diagnostic, Digest, Severity, Tree, sort_diagnostics};
+use crate::config::{self, Desired, Loaded};
+use crate::edge::{DiskWeights, FolderRepository, SystemClock};
+use crate::inventory::{Inventory, parse_inventory};
+use crate::placement::Candidates;
+use crate::plan::{self, Limits, ObservedSpecs, Selection};
+use crate::ports::{Node, Repository, Standing};
+use crate::reconcile::{self, Observed, Pipeline, Planned};
+use crate::report::{self, Style};
+
+use super::args::Global;
+use super::exit::ExitCode;
+use super::failure::Failure;
+use super::fleet::ClusterFleet;
+use super::printer::Printer;
+
+/// Largest inventory file that is read; 10,000 nodes take a tenth of it.
+const MAX_INVENTORY: u64 = 256 << 20;
+
+/// Settings of one run.
+pub struct Context {
+    /// The config repository.
+    pub directory: PathBuf,
+    /// Where words go.
+    pub printer: Printer,
+    /// Folder with agents for other architectures.
+    pub agent_dir: Option<PathBuf>,
+    /// Wall time.
+    pub clock: SystemClock,
+}
+
+/// A valid config.
+pub struct Config {
+    /// The desired state.
+    pub desired: Desired,
+    /// Digest of its meaning.
+    pub digest: Digest,
+    /// Where the repository stands.
+    pub standing: Standing,
+    /// Warnings it was loaded with.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// The facts a plan is made from.
+pub struct Facts {
+    /// The inventory.
+    pub inventory: Inventory,
+    /// Desired instances as the nodes hold them.
+    pub specs: ObservedSpecs,
+    /// The nodes; empty with `--inventory`.
+    pub nodes: BTreeMap<String, Arc<dyn Node>>,
+    /// Hints for the nodes that could not be asked.
+    pub unreachable: BTreeMap<String, (String, Option<String>)>,
+}
+
+impl Facts {
+    /// The nodes that answered.
+    pub fn reachable(&self) -> BTreeMap<String, Arc<dyn Node>> {
+        let answered = self.nodes.iter().filter(|(name, _)| !self.unreachable.contains_key(*name));
+        answered.map(|(name, node)| (name.clone(), Arc::clone(node))).collect()
+    }
+
+    /// The generation of each of them.
+    pub fn generations(&self) -> BTreeMap<String, u64> {
+        let answered = self.inventory.nodes.iter().filter(|node| node.reachable);
+        answered.map(|node| (node.name.clone(), node.generation)).collect()
+    }
+}
+
+impl Context {
+    /// Takes the global options.
+    pub fn new(global: Global, printer: Printer) -> Self {
+        Self { directory: global.directory, printer, agent_dir: global.agent_dir, clock: SystemClock }
+    }
+
+    /// The config repository.
+    pub fn repository(&self) -> FolderRepository {
+        FolderRepository::new(self.directory.clone())
+    }
+
+    /// Reads and checks the config; invalid is not a failure yet.
+    pub fn load(&self) -> Result<(Tree, Loaded), Failure> {
+        let tree = self.repository().tree()?;
+        let mut loaded = config::load(&tree);
+        if let Some(desired) = &loaded.desired {
+            loaded.diagnostics.extend(reconcile::unlocked(desired));
+            sort_diagnostics(&mut loaded.diagnostics);
+        }
+        Ok((tree, loaded))
+    }
+
+    /// The config, or all its errors on the screen and exit 3.
+    pub fn config(&self) -> Result<Config, Failure> {
+        let (tree, loaded) = self.load()?;
+        let (Some(desired), Some(digest)) = (loaded.desired, loaded.config_digest) else {
+            self.printer.findings(&report::diagnostics_text(&loaded.diagnostics, &tree, &Style::PLAIN));
+            let errors = loaded.diagnostics.iter().filter(|d| d.severity == Severity::Error).count();
+            return Err(Failure::new(
+                ExitCode::Invalid,
+                format!("the config is invalid ({errors} error{})", if errors == 1 { "" } else { "s" }),
+            ));
+        };
+        Ok(Config { desired, digest, standing: self.repository().standing()?, warnings: loaded.diagnostics })
+    }
+
+    /// The nodes of a config.
+    pub fn fleet(&self, desired: &Desired) -> ClusterFleet {
+        ClusterFleet::new(desired, &self.directory, self.agent_dir.clone())
+    }
+
+    /// Facts from the nodes. Those that cannot be asked are reported as they are found out.
+    pub async fn ask_nodes(&self, desired: &Desired, only: Option<&BTreeSet<String>>) -> Facts {
+        let observed = reconcile::observe(desired, &self.fleet(desired), &self.clock, only).await;
+        let Observed { inventory, specs, failures, nodes } = observed;
+        let unreachable = failures.into_iter().map(|(name, error)| (name, (error.to_string(), error.hint()))).collect();
+        Facts { inventory, specs, nodes, unreachable }
+    }
+
+    /// Facts from a file, without any network.
+    pub fn read_inventory(&self, path: &Path) -> Result<Facts, Failure> {
+        let mut bytes = Vec::new();
+        std::fs::File::open(path)
+            .and_then(|file| file.take(MAX_INVENTORY + 1).read_to_end(&mut bytes))
+            .map_err(|error| Failure::new(ExitCode::Failure, format!("cannot read {}: {error}", path.display())))?;
+        if bytes.len() as u64 > MAX_INVENTORY {
+            let text = format!("{} has more than {} bytes", path.display(), MAX_INVENTORY);
+            return Err(Failure::new(ExitCode::Invalid, text));
+        }
+        let text = String::from_utf8(bytes)
+            .map_err(|error| Failure::new(ExitCode::Invalid, format!("{} is not UTF-8: {error}", path.display())))?;
+        let inventory = parse_inventory(&text)?;
+        Ok(Facts { inventory, specs: BTreeMap::new(), nodes: BTreeMap::new(), unreachable: BTreeMap::new() })
+    }
+
+    /// Candidate weights of every model.
+    pub async fn candidates(&self, desired: &Desired, inventory: &Inventory) -> Candidates {
+        reconcile::find_candidates(desired, inventory, &DiskWeights::new(), &self.directory.to_string_lossy(), true)
+            .await
+    }
+
+    /// The pipeline from facts to plan. Weights that cannot be read make it impossible: exit 3.
+    pub async fn plan(
+        &self,
+        config: &Config,
+        facts: &Facts,
+        limits: &Limits,
+    ) -> Result<(Planned, Candidates), Failure> {
+        let candidates = self.candidates(&config.desired, &facts.inventory).await;
+        let pipeline = Pipeline {
+            desired: &config.desired,
+            config_digest: &config.digest,
+            standing: &config.standing,
+            inventory: &facts.inventory,
+            specs: &facts.specs,
+            candidates: &candidates,
+            limits,
+            clock: &self.clock,
+            warnings: config.warnings.iter().cloned().chain(self.foreign(config, facts)).collect(),
+        };
+        let problems = pipeline.source_problems(facts.inventory.nodes.iter().any(|node| !node.reachable));
+        if !problems.is_empty() {
+            for (model, problem) in &problems {
+                let place =
+                    config.desired.model_place(model).map(|place| format!("{}: ", place.short())).unwrap_or_default();
+                self.printer
+                    .error(&format!("{place}[{}] model `{model}`: {problem}", problem.id), problem.hint.as_deref());
+            }
+            return Err(Failure::silent(ExitCode::Invalid));
+        }
+        let planned = pipeline.run();
+        if !planned.findings.is_empty() {
+            let text = planned.findings.join("\n  ");
+            return Err(Failure::new(
+                ExitCode::Failure,
+                format!("the placement does not hold what it promises:\n  {text}"),
+            )
+            .hint("this is a fault of flock; please report it with `flock discover --format json`"));
+        }
+        Ok((planned, candidates))
+    }
+
+    /// A warning where the cluster was last applied from a commit that this repository does not have.
+    fn foreign(&self, config: &Config, facts: &Facts) -> Option<Diagnostic> {
+        let applied = facts.inventory.member.applied.as_ref()?;
+        let commit = applied.commit.as_ref().filter(|commit| !self.repository().holds(commit))?;
+        let name = &config.desired.cluster.name.value;
+        let short: String = commit.chars().take(10).collect();
+        let text = format!(
+            "cluster `{name}` was last applied by {} at {} from commit {short}, which this repository does not have",
+            applied.by, applied.at
+        );
+        let hint = "if what runs belongs to another repository, give this cluster another name";
+        Some(Diagnostic::general(plan::FOREIGN, Severity::Warning, text).hint(hint))
+    }
+
+    /// Says which nodes could not be asked, and what to do; exit 9 unless all of them were excluded.
+    pub fn report_unreachable(&self, desired: &Desired, facts: &Facts, limits: &Limits) -> ExitCode {
+        let missing = !plan::unreachable_nodes(desired, &facts.inventory, limits).is_empty();
+        let mut code = if missing { ExitCode::Incomplete } else { ExitCode::Success };
+        for (name, (error, hint)) in &facts.unreachable {
+            let labels = facts.inventory.node(name).map(|node| node.labels.clone()).unwrap_or_default();
+            if !limits.allow(name, &labels) {
+                continue;
+            }
+            let hint = hint.as_ref().map(|hint| format!("\n  hint: {hint}")).unwrap_or_default();
+            self.printer.warning(&format!("node {name}: {error}{hint}"));
+            code = ExitCode::Incomplete;
+        }
+        code
+    }
+
+    /// Parses `--on` and `--exclude`.
+    pub fn limits(&self, selectors: &super::args::Selectors) -> Result<Limits, Failure> {
+        Ok(Limits {
+            on: self.selection(selectors.on.as_deref())?,
+            exclude: self.selection(selectors.exclude.as_deref())?,
+        })
+    }
+
+    /// A part of a selector that no node matches is a mistake worth telling. Nodes that left the config and are still
+    /// remembered count: they are what one may want to leave out.
+    pub fn check_limits(&self, limits: &Limits, desired: &Desired, facts: Option<&Facts>) -> Result<(), Failure> {
+        static NONE: BTreeMap<String, String> = BTreeMap::new();
+        let configured = desired.nodes.iter().map(|(name, node)| (name.as_str(), &node.labels));
+        let remembered =
+            facts.into_iter().flat_map(|facts| &facts.inventory.nodes).map(|node| (node.name.as_str(), &NONE));
+        // Later entries win: a configured node keeps its labels.
+        let nodes: BTreeMap<&str, &BTreeMap<String, String>> = remembered.chain(configured).collect();
+        for selection in limits.on.iter().chain(&limits.exclude) {
+            let nodes = nodes.iter().map(|(name, labels)| (*name, *labels));
+            selection.resolve(nodes).map_err(|error| Failure::new(ExitCode::Usage, error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// The words of another flock command with this one's global options.
+    pub fn words(&self, command: &str) -> Vec<String> {
+        let mut words = vec!["flock".to_owned()];
+        if self.directory.as_os_str() != "." {
+            words.extend(["-C".to_owned(), self.directory.display().to_string()]);
+        }
+        if let Some(folder) = &self.agent_dir {
+            words.extend(["--agent-dir".to_owned(), folder.display().to_string()]);
+        }
+        words.push(command.to_owned());
+        words
+    }
+
+    /// How to lay out text on standard output.
+    pub fn style(&self) -> Style {
+        Style { colour: self.printer.colour(), width: self.printer.width() }
+    }
+
+    /// Parses one selector.
+    pub fn selection(&self, text: Option<&str>) -> Result<Option<Selection>, Failure> {
+        text.map(|text| Selection::parse(text).map_err(|error| Failure::new(ExitCode::Usage, error.to_string())))
+            .transpose()
+    }
+}
+
+/// A command line that can be pasted into a shell, whatever its words hold.
+pub fn shell_words(words: &[String]) -> String {
+    let plain =
+        |word: &str| !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_./=,:@%+".contains(c));
+    let quoted =
+        words.iter().map(|word| if plain(word) { word.clone() } else { format!("'{}'", word.replace('\'', "'\\''")) });
+    quoted.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shell_words;
+
+    #[test]
+    fn what_is_pasted_is_what_was_meant() {
+        let words: Vec<String> = ["flock", "-C", "my lab", "--on", "$(id)", "it's"].map(str::to_owned).to_vec();
+        assert_eq!(shell_words(&words), r"flock -C 'my lab' --on '$(id)' 'it'\''s'");
+    }
+}
