@@ -1,0 +1,15 @@
+//! Proves the main job on real hosts: sshd in network namespaces, a real llama-server with a real small
+//! model, and a stand-in driver library that gives each host other GPUs. Every test has hosts of its own,
+//! one test at a time; `support::lab` says how.
+#![cfg(feature = "agent")]
+#![allow(clippy::disallowed_methods, reason = "tests read files, start processes and wait")]
+#![allow(clippy::print_stderr, reason = "tests say what they wait for")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod changes;
+mod contention;
+mod first_apply;
+mod healing;
+mod trust;
