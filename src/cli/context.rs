@@ -146,12 +146,7 @@ impl Context {
     }
 
     /// The pipeline from facts to plan. Weights that cannot be read make it impossible: exit 3.
-    pub async fn plan(
-        &self,
-        config: &Config,
-        facts: &Facts,
-        limits: &Limits,
-    ) -> Result<(Planned, Candidates), Failure> {
+    pub async fn plan(&self, config: &Config, facts: &Facts, limits: &Limits) -> Result<Planned, Failure> {
         let candidates = self.candidates(&config.desired, &facts.inventory).await;
         let pipeline = Pipeline {
             desired: &config.desired,
@@ -183,7 +178,7 @@ impl Context {
             )
             .hint("this is a fault of flock; please report it with `flock discover --format json`"));
         }
-        Ok((planned, candidates))
+        Ok(planned)
     }
 
     /// A warning where the cluster was last applied from a commit that this repository does not have.

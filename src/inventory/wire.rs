@@ -10,9 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{FetchSpec, InstanceFacts, InstanceSpec, Lease, MemberRecord, NodeFacts};
 use crate::base::{EngineKind, Secret};
 
-/// Protocol version in every hello.
-pub const PROTOCOL: u32 = 1;
-/// The line after which frames begin, in both directions.
+/// The line after which frames begin, in both directions; it carries the protocol's version.
 pub const HELLO: &str = "flock-agent protocol 1";
 /// Longest JSON frame that is accepted.
 pub const MAX_JSON: usize = 64 << 20;

@@ -1,4 +1,6 @@
 //! Folders with a known right answer, and files that lie.
+//!
+//! Size: one table-like test per format and family; the writers of sample files are in `samples`.
 
 use proptest::prelude::*;
 use serde_json::json;

@@ -88,7 +88,7 @@ async fn fresh(
 ) -> Result<(Plan, Facts), Failure> {
     let facts = context.ask_nodes(&config.desired, None).await;
     context.check_limits(limits, &config.desired, Some(&facts))?;
-    let (planned, _) = context.plan(config, &facts, limits).await?;
+    let planned = context.plan(config, &facts, limits).await?;
     let missing = plan::unreachable_nodes(&config.desired, &facts.inventory, limits);
     let view = PlanView {
         inventory: Some(&facts.inventory),

@@ -37,7 +37,7 @@ pub async fn run(context: &Context, args: &ExplainArgs) -> Result<ExitCode, Fail
         Some(path) => context.read_inventory(path)?,
         None => context.ask_nodes(&config.desired, None).await,
     };
-    let (planned, _) = context.plan(&config, &facts, &Limits::default()).await?;
+    let planned = context.plan(&config, &facts, &Limits::default()).await?;
     let explanation = Explanation::of(&model.name.value, &planned.plan, &planned.placement.considered);
     match args.format.format {
         Format::Json => context.printer.data(&report::json(&explanation))?,

@@ -42,7 +42,7 @@ pub async fn run(context: &Context, args: &PlanArgs) -> Result<ExitCode, Failure
         None => context.ask_nodes(&config.desired, None).await,
     };
     context.check_limits(&limits, &config.desired, Some(&facts))?;
-    let (planned, _) = context.plan(&config, &facts, &limits).await?;
+    let planned = context.plan(&config, &facts, &limits).await?;
     let mut plan = planned.plan;
     if let Some(out) = &args.out {
         plan.guards = plan::guards(&plan, &facts.inventory);
