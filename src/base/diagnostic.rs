@@ -1,8 +1,13 @@
 //! One finding about a place in a config repository, in the shape the contract fixes.
+//!
+//! Findings quote what others wrote. Where they are made, what a terminal would obey is written out: no way of showing
+//! them has to think of it.
+
+use std::borrow::Cow;
 
 use serde::Serialize;
 
-use super::Place;
+use super::{Place, escape_obeyed};
 
 /// How much a finding weighs: an error makes the input invalid, a warning does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -68,7 +73,7 @@ impl Diagnostic {
         Self {
             id,
             severity,
-            message: message.into(),
+            message: fit_to_show(message),
             file: None,
             line: None,
             column: None,
@@ -93,7 +98,7 @@ impl Diagnostic {
     /// Adds the remedy.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
+        self.hint = Some(fit_to_show(hint));
         self
     }
 
@@ -104,9 +109,17 @@ impl Diagnostic {
             file: place.file.to_string(),
             line: place.line,
             column: place.column,
-            message: message.into(),
+            message: fit_to_show(message),
         });
         self
+    }
+}
+
+fn fit_to_show(text: impl Into<String>) -> String {
+    let text = text.into();
+    match escape_obeyed(&text) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(escaped) => escaped,
     }
 }
 
@@ -115,4 +128,21 @@ pub fn sort_diagnostics(diagnostics: &mut [Diagnostic]) {
     diagnostics.sort_by(|a, b| {
         (&a.file, a.line, a.column, a.id, &a.message).cmp(&(&b.file, b.line, b.column, b.id, &b.message))
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_finding_holds_what_a_terminal_obeys() {
+        let place = Place::start_of("a.kdl");
+        let found = Diagnostic::error("FLK120", &place, "unknown engine `l\u{9b}lama`").hint("\u{202e}x\u{1b}[2J");
+        let found = found.related(&place, "a\u{7f}\tb\nc");
+        assert_eq!(found.message, "unknown engine `l\\u{9b}lama`");
+        assert_eq!(found.hint.as_deref(), Some("\\u{202e}x\\u{1b}[2J"));
+        assert_eq!(found.related[0].message, "a\\u{7f}\tb\nc");
+        assert_eq!(Diagnostic::warning("FLK190", &place, "a\r").message, "a\\u{d}");
+        assert_eq!(Diagnostic::general("FLK107", Severity::Error, "\u{85}").message, "\\u{85}");
+    }
 }

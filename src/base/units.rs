@@ -1,4 +1,4 @@
-//! Quantities with their units written out: bytes, tokens, times.
+//! Quantities with their units written out: bytes, times.
 
 use std::fmt;
 use std::time::Duration;
@@ -22,11 +22,6 @@ impl fmt::Display for Bytes {
         f.write_str(&format_bytes(self.0))
     }
 }
-
-/// A number of tokens.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Tokens(pub u64);
 
 /// Why a text is no quantity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
