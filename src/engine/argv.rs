@@ -97,19 +97,23 @@ pub fn key_environment(kind: EngineKind) -> Option<&'static str> {
     }
 }
 
-/// Which devices the process may see. UUIDs, MIG ones included, because indices move; an empty list hides
-/// every GPU, so that an engine on the CPU cannot take one.
+/// Which devices of one maker (`nvidia`, `amd`) the process may see, by UUID, MIG ones included, because indices
+/// move; by index only where a device has no UUID of its own. An empty list hides every GPU of every maker, so
+/// that an engine on the CPU cannot take one.
 ///
-/// Source: CUDA C++ Programming Guide, "CUDA Environment Variables". The ROCm names are set for the same
-/// reason and are ignored elsewhere.
-pub fn device_environment(kind: EngineKind, uuids: &[String]) -> BTreeMap<String, String> {
-    let visible = uuids.join(",");
-    let mut environment = BTreeMap::from([
-        ("CUDA_DEVICE_ORDER".to_owned(), "PCI_BUS_ID".to_owned()),
-        ("CUDA_VISIBLE_DEVICES".to_owned(), visible.clone()),
-    ]);
-    let nvidia = uuids.iter().any(|uuid| uuid.starts_with("GPU-") && uuid.len() > 30 || uuid.starts_with("MIG-"));
-    if !nvidia {
+/// HIP reads `CUDA_VISIBLE_DEVICES` too, as indices, so that a UUID there would hide every AMD device: those are
+/// named to the runtime below HIP alone, which takes UUIDs.
+///
+/// Sources: CUDA C++ Programming Guide, "CUDA Environment Variables"; ROCm documentation, "GPU isolation
+/// techniques" (on Linux, `ROCR_VISIBLE_DEVICES`, a list of indices or UUIDs).
+pub fn device_environment(kind: EngineKind, vendor: &str, devices: &[String]) -> BTreeMap<String, String> {
+    let visible = devices.join(",");
+    let mut environment = BTreeMap::new();
+    if vendor != "amd" || devices.is_empty() {
+        environment.insert("CUDA_DEVICE_ORDER".to_owned(), "PCI_BUS_ID".to_owned());
+        environment.insert("CUDA_VISIBLE_DEVICES".to_owned(), visible.clone());
+    }
+    if vendor == "amd" || devices.is_empty() {
         environment.insert("ROCR_VISIBLE_DEVICES".to_owned(), visible);
     }
     if kind != EngineKind::LlamaCpp {
@@ -245,10 +249,15 @@ mod tests {
 
     #[test]
     fn only_the_named_devices_are_visible() {
-        let none = device_environment(EngineKind::LlamaCpp, &[]);
-        assert_eq!(none["CUDA_VISIBLE_DEVICES"], "");
-        let two = device_environment(EngineKind::Vllm, &["GPU-a".into(), "GPU-b".into()]);
+        let none = device_environment(EngineKind::LlamaCpp, "nvidia", &[]);
+        assert_eq!((none["CUDA_VISIBLE_DEVICES"].as_str(), none["ROCR_VISIBLE_DEVICES"].as_str()), ("", ""));
+        let two = device_environment(EngineKind::Vllm, "nvidia", &["GPU-a".into(), "GPU-b".into()]);
+        assert!(!two.contains_key("ROCR_VISIBLE_DEVICES"));
         assert_eq!(two["CUDA_VISIBLE_DEVICES"], "GPU-a,GPU-b");
         assert_eq!(two["CUDA_DEVICE_ORDER"], "PCI_BUS_ID");
+        // HIP would take a UUID in CUDA's variable for an index that does not exist.
+        let amd = device_environment(EngineKind::LlamaCpp, "amd", &["GPU-7d9f5a3c1b2e4f60".into(), "1".into()]);
+        assert_eq!(amd["ROCR_VISIBLE_DEVICES"], "GPU-7d9f5a3c1b2e4f60,1");
+        assert!(!amd.contains_key("CUDA_VISIBLE_DEVICES"));
     }
 }

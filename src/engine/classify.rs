@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::base::EngineKind;
+use crate::base::{EngineKind, one_line};
 
 /// Why an engine is not serving. The words are those of the inventory's `last_failure.cause`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,6 +24,8 @@ pub enum Cause {
     Signal,
     /// It lived and did not answer in time.
     NotReady,
+    /// It was ready and has left every health request without an answer since.
+    NotResponding,
 }
 
 impl Cause {
@@ -37,6 +39,7 @@ impl Cause {
             Self::Exit => "exit",
             Self::Signal => "signal",
             Self::NotReady => "not_ready",
+            Self::NotResponding => "not_responding",
         }
     }
 
@@ -134,6 +137,7 @@ const PHRASES: &[(Cause, &[&str])] = &[
             "unknown value for --",
             "exec format error",
             "permission denied",
+            "flock: environment module",
         ],
     ),
 ];
@@ -170,7 +174,7 @@ pub fn classify(kind: EngineKind, ending: Ending, log_tail: &str) -> (Cause, Str
 
 /// A log line fit for a terminal: no control characters, bounded.
 fn quote(line: &str) -> String {
-    let clean: String = line.trim().chars().filter(|c| !c.is_control()).collect();
+    let clean = one_line(line);
     match clean.char_indices().nth(MAX_QUOTE) {
         Some((end, _)) => format!("{}…", &clean[..end]),
         None => clean,

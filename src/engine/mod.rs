@@ -8,16 +8,22 @@
 
 mod argv;
 mod classify;
+mod internal;
 mod llama_cpp;
 mod readiness;
 mod sglang;
+mod surroundings;
 mod versions;
 mod vllm;
 
 pub use argv::{Planned, Settings, argv, device_environment, key_environment, owned_arguments};
 pub use classify::{Cause, Ending, classify};
+pub use internal::{internal_ports, names_internal_port, pass_internal_ports};
 pub use llama_cpp::{CONTEXT_CHECKPOINTS, LLAMA_UBATCH};
 pub use readiness::{Readiness, readiness, ready_timeout};
+pub use surroundings::{
+    Contained, Runtime, image_version, in_container, names, owned_environment, program_in_image, with_modules,
+};
 pub use versions::{
     caches_latent, keeps_latent_unpadded, keeps_windows, parse_version, program_names, version_arguments,
 };

@@ -40,7 +40,7 @@ impl Readiness {
         if status != 200 {
             return false;
         }
-        let Ok(answer) = serde_json::from_str::<Value>(body) else { return false };
+        let Ok(answer) = serde_json::from_slice::<Value>(body.as_bytes()) else { return false };
         let Some(choice) = answer.get("choices").and_then(|choices| choices.get(0)) else { return false };
         let text = choice.get("text").or_else(|| choice.pointer("/message/content")).and_then(Value::as_str);
         text.is_some_and(|text| !text.is_empty()) || choice.get("finish_reason").is_some_and(Value::is_string)

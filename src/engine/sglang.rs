@@ -1,6 +1,7 @@
 //! SGLang's server. Not yet chosen by any plan on its own; the flags are those of `sglang/srt/server_args.py`.
 
 use super::argv::{HOST, PORT, Planned, Settings, push};
+use super::internal::NCCL_PORT;
 use super::vllm::{VLLM_BATCHED_TOKENS, share};
 use crate::base::Dtype;
 
@@ -29,6 +30,7 @@ pub(super) const OWNED: &[&str] = &[
     "--nnodes",
     "--node-rank",
     "--dist-init-addr",
+    NCCL_PORT,
     "--device",
     "--config",
     "--version",

@@ -48,6 +48,17 @@ pub fn parse_version(kind: EngineKind, printed: &str) -> Option<String> {
     }
 }
 
+/// The version in the tag of an image: a dotted one, or llama.cpp's build number.
+pub(super) fn parse_tag(kind: EngineKind, tag: &str) -> Option<String> {
+    tag.split('-').find_map(|word| match kind {
+        EngineKind::LlamaCpp => {
+            let build = word.strip_prefix('b').unwrap_or_default();
+            (build.len() >= 3 && build.bytes().all(|b| b.is_ascii_digit())).then(|| build.to_owned())
+        }
+        EngineKind::Vllm | EngineKind::Sglang => is_dotted(word).then(|| word.trim_start_matches('v').to_owned()),
+    })
+}
+
 fn is_version(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= 64

@@ -13,6 +13,7 @@ use super::layers::{constant_state, deci_kv_heads, sliding};
 use super::quantisation::quantisation;
 use super::ranges::{Listing, Ranges, Reader, Stop};
 use super::{Architecture, Mla, PerLayer, Quantisation, WeightsError};
+use crate::base::is_obeyed;
 
 /// The file's name.
 pub(super) const CONFIG: &str = "config.json";
@@ -68,7 +69,7 @@ fn parse(root: Object<'_>) -> Result<Config, WeightsError> {
         .or(text.list(&["architectures"]))
         .and_then(|list| list.first()?.as_str())
         .unwrap_or(model_type);
-    if name.is_empty() || name.len() > 200 || name.chars().any(char::is_control) {
+    if name.is_empty() || name.len() > 200 || name.chars().any(|c| c.is_control() || is_obeyed(c)) {
         return Err(missing("architectures"));
     }
     let known = known_hf(name);

@@ -1,5 +1,7 @@
 //! Why weights could not be read.
 
+use crate::base::escape_obeyed;
+
 /// Why a folder's weights could not be read. The texts name the file; whoever calls knows the folder.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WeightsError {
@@ -52,8 +54,8 @@ pub enum WeightsError {
 }
 
 impl WeightsError {
-    /// A header that is no header.
+    /// A header that is no header. The text may quote it.
     pub(super) fn malformed(file: &str, text: impl Into<String>) -> Self {
-        Self::Malformed { file: file.to_owned(), text: text.into() }
+        Self::Malformed { file: file.to_owned(), text: escape_obeyed(&text.into()).into_owned() }
     }
 }

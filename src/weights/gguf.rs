@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::WeightsError;
 use super::ggml::{GgmlType, ggml_type};
 use super::ranges::{Listing, Ranges, Reader, Stop};
+use crate::base::is_obeyed;
 
 /// First request; most headers with a small vocabulary fit.
 const CHUNK: u64 = 1 << 20;
@@ -160,7 +161,7 @@ impl<'a> Cursor<'_, 'a> {
         }
         let bytes = self.take(length, what)?;
         match std::str::from_utf8(bytes) {
-            Ok(text) if !text.chars().any(char::is_control) => Ok(text.to_owned()),
+            Ok(text) if !text.chars().any(|c| c.is_control() || is_obeyed(c)) => Ok(text.to_owned()),
             _ => Err(self.bad(format!("{what} is not printable UTF-8"))),
         }
     }

@@ -1,6 +1,7 @@
 //! File names: which are refused, which are shards, which lie beside weights.
 
 use super::WeightsError;
+use crate::base::is_invisible;
 
 /// Refuses names that could leave the folder or confuse a terminal. Names come from listings and indices of
 /// strangers.
@@ -11,14 +12,9 @@ pub(super) fn check_name(name: &str) -> Result<(), WeightsError> {
         || name.starts_with('~')
         || name.contains('\\')
         || name.as_bytes().get(1) == Some(&b':')
-        || name.chars().any(|c| c.is_control() || is_invisible(c))
+        || name.contains(is_invisible)
         || name.split('/').any(|part| part.is_empty() || part == "." || part == "..");
     if bad { Err(WeightsError::Name(name.chars().take(120).collect())) } else { Ok(()) }
-}
-
-/// Characters that change how a terminal orders or shows the rest of a line.
-fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
 /// The name of a shard: everything before `-00001-of-00003`, its number and the count.
