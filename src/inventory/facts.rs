@@ -130,6 +130,9 @@ pub struct Os {
     /// `glibc 2.36`, `musl 1.2.4`.
     #[serde(default)]
     pub libc: Option<String>,
+    /// Reasons for `null` fields.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unknown: Unknown,
 }
 
 /// Processor facts.
@@ -145,6 +148,9 @@ pub struct Cpu {
     /// Hardware threads.
     #[serde(default)]
     pub threads: Option<u32>,
+    /// Reasons for `null` fields.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unknown: Unknown,
 }
 
 /// Host memory in bytes.
@@ -157,6 +163,9 @@ pub struct Ram {
     /// MemAvailable (page cache counts as available).
     #[serde(default)]
     pub available_bytes: Option<u64>,
+    /// Reasons for `null` fields.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unknown: Unknown,
 }
 
 /// A device with memory of its own.
@@ -231,6 +240,9 @@ pub struct AcceleratorMemory {
     /// One pool with host memory.
     #[serde(default)]
     pub unified: bool,
+    /// Reasons for `null` fields.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unknown: Unknown,
 }
 
 /// A process that holds accelerator memory.
@@ -244,6 +256,27 @@ pub struct AcceleratorProcess {
     pub used_bytes: Option<u64>,
     /// Whether it belongs to an instance of this cluster.
     #[serde(default)]
+    pub ours: bool,
+    /// Whose it is; `None` where the kernel does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// The program's name, never its arguments: those are its owner's business.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+}
+
+/// A socket that accepts connections.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Listener {
+    /// TCP port.
+    pub port: u16,
+    /// Process id; `None` where the process is another user's and cannot be looked into.
+    pub pid: Option<u32>,
+    /// Whose it is.
+    pub user: Option<String>,
+    /// The program's name, never its arguments.
+    pub command: Option<String>,
+    /// Whether it belongs to an instance of this cluster.
     pub ours: bool,
 }
 
@@ -308,6 +341,12 @@ pub struct WeightsFound {
     /// Whether every file was checked against its digest.
     #[serde(default)]
     pub complete: bool,
+    /// Digest of the file, where it is one and was read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+    /// What sizing needs to know of the network, where the inventory tells it; a plan reads `variants`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub architecture: Option<crate::weights::Architecture>,
     /// What the weights are, where flock has read them on the node (`on-node:`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variants: Vec<crate::weights::Variant>,
@@ -316,9 +355,8 @@ pub struct WeightsFound {
     pub problem: Option<String>,
 }
 
-/// An instance as its node agent sees it.
+/// An instance as its node agent sees it. Unknown fields are passed over: a newer keeper may tell more.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct InstanceFacts {
     /// Its id.
     pub instance: String,
@@ -401,6 +439,12 @@ pub struct NodeLink {
     /// Whether agents measured it.
     #[serde(default)]
     pub measured: bool,
+    /// How old the figures were when the inventory was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age_ms: Option<u64>,
+    /// Reasons for `null` fields.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unknown: Unknown,
 }
 
 /// A measured connect time from a node to an endpoint.
@@ -414,6 +458,12 @@ pub struct EgressLink {
     /// Connect time.
     #[serde(default)]
     pub rtt_us: Option<u64>,
+    /// How old the figure was when the inventory was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age_ms: Option<u64>,
+    /// Reasons for `null` fields.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unknown: Unknown,
 }
 
 impl Inventory {

@@ -4,12 +4,14 @@
 //! `InstanceSpec`, `MemberRecord` and the frames of the agent protocol. May import: base, weights. Pure.
 
 mod facts;
+mod links;
 mod member;
 mod read;
 mod spec;
 mod wire;
 
 pub use facts::*;
+pub use links::*;
 pub use member::*;
 pub use read::{InventoryError, parse_inventory, refuse_control_characters};
 pub use spec::*;

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{Inventory, NodeFacts};
+use crate::base::is_obeyed;
 
 /// Largest figure in bytes, or bytes per second, that is believed: an exbibyte.
 const MAX_BYTES: u64 = 1 << 60;
@@ -33,19 +34,36 @@ pub fn parse_inventory(text: &str) -> Result<Inventory, InventoryError> {
     if problems.is_empty() { Ok(inventory) } else { Err(InventoryError(problems)) }
 }
 
-/// What is read from a file is shown on terminals: an escape sequence in it could show something else.
+/// What is read from a file is shown on terminals: an escape sequence in it could show something else. Line breaks and
+/// tabs are harmless; all other control characters are refused, written as they are (JSON allows U+007F to U+009F, among
+/// them the one-character CSI) or as any of JSON's escapes.
 pub fn refuse_control_characters(json: &str) -> Result<(), InventoryError> {
-    // A JSON text holds control characters only as escapes.
-    let mut rest = json;
-    while let Some(at) = rest.find("\\u00") {
-        let code = rest.get(at + 4..at + 6).and_then(|code| u8::from_str_radix(code, 16).ok());
-        let escaped = rest[..at].bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 1;
-        if let Some(code) = code.filter(|code| !escaped && char::from(*code).is_control() && !b"\n\t\r".contains(code))
-        {
-            let line = json[..json.len() - rest.len() + at].lines().count();
-            return Err(InventoryError(vec![format!("line {line} holds the control character \\u00{code:02x}")]));
+    let mut line = 1;
+    let mut rest = json.chars();
+    while let Some(c) = rest.next() {
+        let meant = match c {
+            '\n' => {
+                line += 1;
+                continue;
+            }
+            // Between JSON's values; inside a text the parser refuses it.
+            '\r' => continue,
+            '\\' => match rest.next() {
+                Some('b') => '\u{8}',
+                Some('f') => '\u{c}',
+                Some('r') => '\r',
+                Some('u') => {
+                    let code = rest.as_str().get(..4).and_then(|digits| u32::from_str_radix(digits, 16).ok());
+                    code.and_then(char::from_u32).unwrap_or(' ')
+                }
+                _ => continue,
+            },
+            other => other,
+        };
+        if is_obeyed(meant) {
+            let code = u32::from(meant);
+            return Err(InventoryError(vec![format!("line {line} holds the control character \\u{code:04x}")]));
         }
-        rest = &rest[at + 4..];
     }
     Ok(())
 }
@@ -192,10 +210,32 @@ mod tests {
     }
 
     #[test]
+    fn reasons_stand_beside_what_is_unknown_and_weights_say_what_they_are() {
+        let text = r#"{"format":1,"nodes":[{"name":"a",
+            "os":{"kernel":"6.1","unknown":{"libc":"not asked"}},"cpu":{"unknown":{"model":"x"}},
+            "ram":{"total_bytes":5,"available_bytes":null,"unknown":{"available_bytes":"no /proc"}},
+            "accelerators":[{"name":"X","memory":{"total_bytes":9,"free_bytes":null,"unknown":{"free_bytes":"not supported"}}}],
+            "weights":[{"source":"on-node:/m.gguf","revision":"r","files":["m.gguf"],"size_bytes":1,"sha256":"ab","architecture":null}]}]}"#;
+        let inventory = parse_inventory(text).expect("valid");
+        let node = &inventory.nodes[0];
+        assert_eq!(node.accelerators[0].memory.unknown["free_bytes"], "not supported");
+        assert_eq!(node.ram.unknown["available_bytes"], "no /proc");
+        assert_eq!(node.weights[0].sha256.as_deref(), Some("ab"));
+        let again = parse_inventory(&serde_json::to_string(&inventory).expect("plain data")).expect("valid");
+        assert_eq!(again, inventory);
+    }
+
+    #[test]
     fn escapes_for_terminals_are_refused() {
         let text = "{\"format\":1,\n\"nodes\":[{\"name\":\"a\",\"weights_path\":\"/x\\u001b[31m\"}]}";
         let InventoryError(problems) = parse_inventory(text).expect_err("an escape");
         assert!(problems[0].contains("line 2") && problems[0].contains("001b"), "{problems:?}");
+        // Nor as it is, nor by JSON's short escapes.
+        for raw in ["\u{9b}", "\u{7f}", "\u{1b}", "\\b", "\\f", "\\r", "\\u009B"] {
+            let text = format!("{{\"format\":1,\n\"nodes\":[{{\"name\":\"a\",\"weights_path\":\"/x{raw}31m\"}}]}}");
+            let InventoryError(problems) = parse_inventory(&text).expect_err("a control character");
+            assert!(problems[0].contains("line 2 holds the control character"), "{problems:?}");
+        }
         // An escaped backslash before a `u` is no escape, and a line break is harmless.
         for harmless in ["/x\\\\u001b", "/x\\u000a", "/x\\u00e9"] {
             let text = format!("{{\"format\":1,\"nodes\":[{{\"name\":\"a\",\"weights_path\":\"{harmless}\"}}]}}");

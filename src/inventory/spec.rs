@@ -1,4 +1,7 @@
 //! What a node agent is told to run, and the weights it is told to hold.
+//!
+//! Unknown fields are passed over: these lie on nodes, where an agent of another version may read them. What an older
+//! agent must not pass over raises the format of its state (`agent::state::FORMAT`).
 
 use std::collections::BTreeMap;
 
@@ -8,7 +11,6 @@ use crate::base::EngineKind;
 
 /// A running copy of a model: everything the agent needs, nothing to decide.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct InstanceSpec {
     /// First 12 hex digits of its identity digest.
     pub instance: String,
@@ -34,6 +36,9 @@ pub struct InstanceSpec {
     pub port: u16,
     /// Ports to try, in order, where `port` is taken.
     pub port_alternates: Vec<u16>,
+    /// Ports that the engine opens for itself beside the one it serves on; already in `argv` or `env`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub internal_ports: Vec<u16>,
     /// Name the engine serves the model under.
     pub served_name: String,
     /// Weights it reads: (revision, folder) pairs that must be complete before a start.
@@ -44,11 +49,31 @@ pub struct InstanceSpec {
     pub planned_host_bytes: u64,
     /// How long a start may take before it counts as `not_ready`.
     pub ready_timeout_ms: u64,
+    /// How long a ready engine may leave every health request without an answer before it counts as
+    /// `not_responding`; 0 for the agent's own patience.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unresponsive_after_ms: u64,
+    /// The container it runs in, where the runtime keeps it beyond the life of its client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<ContainerRef>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// A container that does not end with the process that asked for it: docker's and podman's belong to a daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerRef {
+    /// Absolute path of the runtime's client.
+    pub program: String,
+    /// The container's name, unique on the node.
+    pub name: String,
 }
 
 /// A set of files on a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct WeightsRef {
     /// Revision digest, for files that flock copies; `None` for `on-node:` files.
     pub revision: Option<String>,
@@ -60,7 +85,6 @@ pub struct WeightsRef {
 
 /// A set of files to bring to a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct FetchSpec {
     /// `path:…`.
     pub source: String,
@@ -74,7 +98,6 @@ pub struct FetchSpec {
 
 /// One file to bring.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct FetchFile {
     /// Name inside the folder: relative, no `..`.
     pub name: String,
@@ -82,4 +105,23 @@ pub struct FetchFile {
     pub size_bytes: u64,
     /// `sha256:…`; `None` only where the file was not readable when planned (then apply refuses).
     pub sha256: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_version_wrote_can_be_read() {
+        let newer = r#"{"revision":null,"folder":"/w","files":["a"],"mirror":"b"}"#;
+        let read: WeightsRef = serde_json::from_str(newer).expect("unknown fields are passed over");
+        assert_eq!(read.folder, "/w");
+        let older = r#"{"instance":"a","specification":"s","model":"m","replica":0,"engine":"vllm","variant":"v",
+            "accelerators":[],"argv":["x"],"env":{},"key_env":null,"port":1,"port_alternates":[],"served_name":"m",
+            "weights":[],"planned_bytes":[],"planned_host_bytes":0,"ready_timeout_ms":1}"#;
+        let read: InstanceSpec = serde_json::from_str(older).expect("later fields have defaults");
+        assert_eq!((read.unresponsive_after_ms, read.container.clone()), (0, None));
+        let written = serde_json::to_string(&read).expect("plain data");
+        assert!(!written.contains("container") && !written.contains("unresponsive"), "{written}");
+    }
 }
