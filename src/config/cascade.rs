@@ -50,16 +50,16 @@ fn around<'n>(nodes: &'n [Node], one: &Diagnostic) -> Option<&'n Node> {
     nodes.get(index.checked_sub(1)?).filter(|node| contains(&node.extent, one))
 }
 
+/// Parts of the hints that say which known word was meant.
+const RECOGNISED: &[&str] = &["did you mean", "is a property", "=…", "KDL has no `:`", "an invisible character"];
+
 fn explains(cause: &Diagnostic, node: &Node) -> bool {
     // After a syntax error nobody knows what else was there.
     if cause.id < ids::UNKNOWN_NODE {
         return true;
     }
     let child = node.children.as_deref().and_then(|children| around(children, cause));
-    let recognised = cause
-        .hint
-        .as_deref()
-        .is_some_and(|hint| hint.contains("did you mean") || hint.contains("is a property") || hint.contains("=…"));
+    let recognised = cause.hint.as_deref().is_some_and(|hint| RECOGNISED.iter().any(|words| hint.contains(words)));
     match child {
         None => cause.id < ids::DUPLICATE_NAME && (cause.id != ids::UNKNOWN_PROPERTY || recognised),
         Some(child) => {

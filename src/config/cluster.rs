@@ -10,7 +10,7 @@ use super::schema::{NodeSpec, Type, arg, prop, rest};
 use super::syntax::{Entry, Node};
 use super::values::{self, RequestRate};
 use super::{Cluster, Objective, Reserve, SshSettings, ids, model_words};
-use crate::base::Spanned;
+use crate::base::{Hop, Spanned};
 
 const SECRET: &[super::schema::Property] =
     &[prop("env", Type::EnvName, "environment variable that holds it"), prop("file", Type::Path, "file that holds it")];
@@ -18,19 +18,25 @@ const SECRET: &[super::schema::Property] =
 /// SSH settings of the cluster.
 pub(super) static SSH: NodeSpec = NodeSpec::new("ssh", "how nodes are reached")
     .props(&[
-        prop("user", Type::Text, "login name"),
-        prop("identity", Type::Path, "private key file"),
-        prop("known-hosts", Type::Path, "known_hosts file"),
-        prop("connect-timeout", Type::Duration, "deadline of connect and authentication"),
-        prop("port", Type::Whole(1, 65_535), "port"),
+        prop("user", Type::Text, "login name").default("ssh_config's, or the user who runs flock"),
+        prop("identity", Type::Path, "private key file").default("ssh_config's, or the usual files and ssh-agent"),
+        prop("known-hosts", Type::Path, "known_hosts file").default("ssh_config's, or ~/.ssh/known_hosts"),
+        prop("connect-timeout", Type::Duration, "deadline of connect and authentication").default("5s"),
+        prop("port", Type::Whole(1, 65_535), "port").default("ssh_config's, or 22"),
+        prop("jump", Type::Text, "hosts to go through, `user@host:port`, several with commas; `none` for none")
+            .default("ssh_config's ProxyJump"),
+        prop("trust-on-first-use", Type::Bool, "record an unknown host key once; a changed one is refused")
+            .default("#false"),
     ])
     .children(&[&IDENTITY]);
 /// Further private keys.
 pub(super) static IDENTITY: NodeSpec =
     NodeSpec::new("identity", "private key files, tried in order").args(&[rest("path", Type::Path)]);
 /// Memory left free.
-pub(super) static RESERVE: NodeSpec = NodeSpec::new("reserve", "memory left free")
-    .props(&[prop("vram", Type::Bytes, "on every accelerator"), prop("ram", Type::Bytes, "on every node")]);
+pub(super) static RESERVE: NodeSpec = NodeSpec::new("reserve", "memory left free").props(&[
+    prop("vram", Type::Bytes, "on every accelerator").default("8 % of its memory"),
+    prop("ram", Type::Bytes, "on every node").default("2GiB"),
+]);
 
 static GATEWAY: NodeSpec = NodeSpec::new("gateway", "the HTTP front door")
     .props(&[prop("listen", Type::Listen, "address and port")])
@@ -40,7 +46,7 @@ const GATEWAY_TOKEN_PROPERTIES: &[super::schema::Property] = &[
     SECRET[0],
     SECRET[1],
     prop("name", Type::Name, "name of the holder"),
-    prop("models", Type::List, "models it may use, `*` for all"),
+    prop("models", Type::List, "models it may use, `*` for all").default("*"),
     prop("priority", Type::Name, "priority of its requests"),
     prop("rate", Type::RequestRate, "requests per time"),
 ];
@@ -53,12 +59,12 @@ static TLS: NodeSpec = NodeSpec::new("tls", "certificate and key").props(&[
 static OBJECTIVE: NodeSpec = NodeSpec::new("objective", "weights of the last placement tier")
     .children(&[&QUALITY, &LATENCY, &LOCALITY, &COST, &STABILITY, &BALANCE]);
 const WEIGHT: &[super::schema::Argument] = &[arg("weight", Type::Whole(0, 1_000_000))];
-static QUALITY: NodeSpec = NodeSpec::new("quality", "quality of the chosen variants").args(WEIGHT);
-static LATENCY: NodeSpec = NodeSpec::new("latency", "predicted speed").args(WEIGHT);
-static LOCALITY: NodeSpec = NodeSpec::new("locality", "bytes to fetch").args(WEIGHT);
-static COST: NodeSpec = NodeSpec::new("cost", "money").args(WEIGHT);
-static STABILITY: NodeSpec = NodeSpec::new("stability", "restarts and moves").args(WEIGHT);
-static BALANCE: NodeSpec = NodeSpec::new("balance", "even use").args(WEIGHT);
+static QUALITY: NodeSpec = NodeSpec::new("quality", "quality of the chosen variants").args(WEIGHT).default("100");
+static LATENCY: NodeSpec = NodeSpec::new("latency", "predicted speed").args(WEIGHT).default("40");
+static LOCALITY: NodeSpec = NodeSpec::new("locality", "bytes to fetch").args(WEIGHT).default("20");
+static COST: NodeSpec = NodeSpec::new("cost", "money").args(WEIGHT).default("10");
+static STABILITY: NodeSpec = NodeSpec::new("stability", "restarts and moves").args(WEIGHT).default("60");
+static BALANCE: NodeSpec = NodeSpec::new("balance", "even use").args(WEIGHT).default("5");
 static HTTP: NodeSpec = NodeSpec::new("http", "the controller's own interface")
     .props(&[prop("listen", Type::Listen, "address and port")])
     .children(&[&HTTP_TOKEN, &WEBHOOK])
@@ -68,7 +74,7 @@ static WEBHOOK: NodeSpec = NodeSpec::new("webhook", "calls that trigger a tick")
     .args(&[arg("name", Type::Name)])
     .children(&[&WEBHOOK_SECRET])
     .many();
-static WEBHOOK_SECRET: NodeSpec = NodeSpec::new("secret", "key that signs the calls").props(SECRET);
+static WEBHOOK_SECRET: NodeSpec = NodeSpec::new("secret", "key that signs the calls").props(SECRET).required();
 static GROUP: NodeSpec =
     NodeSpec::new("group", "people by name").args(&[arg("name", Type::Name)]).children(&[&MEMBER]).many().later();
 static MEMBER: NodeSpec = NodeSpec::new("member", "one person or several").args(&[rest("person", Type::Text)]).many();
@@ -81,7 +87,7 @@ static SOURCE: NodeSpec = NodeSpec::new("source", "the git repository that the c
         prop("tag", Type::Text, "tag or pattern of tags"),
         prop("folder", Type::Text, "folder inside the repository"),
         prop("poll", Type::Duration, "how often to look"),
-        prop("require-signed", Type::Bool, "only signed commits"),
+        prop("require-signed", Type::Bool, "only signed commits").default("#false"),
     ])
     .children(&[&SIGNERS])
     .later();
@@ -90,7 +96,8 @@ static NOTIFY: NodeSpec = NodeSpec::new("notify", "whom to tell")
     .props(&[
         prop("webhook", Type::Url, "address that is called"),
         prop("command", Type::Text, "program that is run"),
-        prop("on", Type::Words(&["hold", "failed", "decay", "infeasible", "applied", "drift"]), "what about"),
+        prop("on", Type::Words(&["hold", "failed", "decay", "infeasible", "applied", "drift"]), "what about")
+            .default("everything"),
     ])
     .many()
     .later();
@@ -104,7 +111,8 @@ pub(super) static CLUSTER: NodeSpec = NodeSpec::new("cluster", "the cluster: wha
     .args(&[arg("name", Type::Name)])
     .children(&[
         &SSH, &RESERVE, &GATEWAY, &OBJECTIVE, &HTTP, &GROUP, &CURRENCY, &SOURCE, &NOTIFY, &TELEMETRY, &DEFAULTS,
-    ]);
+    ])
+    .required();
 
 /// Words of the cluster block that act with later versions.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -216,7 +224,7 @@ pub(super) fn decode(node: &Node, cx: &mut Context<'_>) -> Option<Cluster> {
     Some(Cluster { name: node.arg(0)?.spanned()?, ssh, reserve, objective, extras })
 }
 
-/// `ssh` of a cluster or a node, without what only nodes have.
+/// `ssh` of a cluster or a node.
 pub(super) fn settings(node: &Node, cx: &mut Context<'_>) -> SshSettings {
     let mut identity: Vec<_> =
         node.prop("identity").and_then(|entry| cx.path(entry, PathRule::Secret)).into_iter().collect();
@@ -229,7 +237,22 @@ pub(super) fn settings(node: &Node, cx: &mut Context<'_>) -> SshSettings {
         known_hosts: node.prop("known-hosts").and_then(|entry| cx.path(entry, PathRule::Anywhere)),
         connect_timeout: node.prop("connect-timeout").and_then(|entry| duration(entry, cx)),
         port: node.prop("port").and_then(Entry::whole).map(|port| port.value),
+        jump: node.prop("jump").and_then(|entry| jump(entry, cx)),
+        trust_on_first_use: node
+            .prop("trust-on-first-use")
+            .and_then(|entry| entry.get(values::boolean))
+            .map(|flag| flag.value),
     }
+}
+
+fn jump(entry: &Entry, cx: &mut Context<'_>) -> Option<Spanned<String>> {
+    let hops = entry.spanned()?;
+    if let Err(problem) = Hop::parse_row(&hops.value) {
+        let hint = "write `jump=\"login.example.org\"`, or `user@host:port` and commas between several";
+        cx.error(ids::BAD_NAME, &hops.place, problem, hint);
+        return None;
+    }
+    Some(hops)
 }
 
 fn login(entry: &Entry, cx: &mut Context<'_>) -> Option<String> {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::policy::PriorityClass;
 use super::syntax::{Entry, Node};
 use super::{Priority, ids, names, paths};
-use crate::base::{Diagnostic, Place, Spanned, Tree, TreeEntry};
+use crate::base::{Diagnostic, Place, Spanned, Tree, TreeEntry, is_obeyed};
 
 /// Names by kind, each with its first declaration.
 #[derive(Debug, Default)]
@@ -145,7 +145,7 @@ impl<'a> Context<'a> {
     /// As [`Self::path`], for a path that is part of a longer text.
     pub fn resolve(&mut self, written: &Spanned<String>, rule: PathRule) -> Option<String> {
         let (text, place) = (&written.value, &written.place);
-        if text.chars().any(char::is_control) {
+        if text.chars().any(|c| c.is_control() || is_obeyed(c)) {
             self.error(ids::PATH_LEAVES, place, "a control character in a path", "write the path without it");
             return None;
         }
@@ -265,7 +265,18 @@ pub(super) fn labels<'n>(nodes: impl Iterator<Item = &'n Node>, cx: &mut Context
 
 /// `env "NAME" "value"` of a block.
 pub(super) fn env<'n>(nodes: impl Iterator<Item = &'n Node>, cx: &mut Context<'_>) -> BTreeMap<String, String> {
-    pairs(nodes, cx, "environment variable")
+    let nodes: Vec<&Node> = nodes.collect();
+    for name in nodes.iter().filter_map(|node| node.arg(0)).filter_map(Entry::spanned) {
+        if crate::engine::owned_environment().contains(&name.value.as_str()) {
+            cx.error(
+                ids::OWNED_ARGUMENT,
+                &name.place,
+                format!("`{}` is set by flock", name.value),
+                "remove it: the plan chooses devices, and every instance gets a key of its own",
+            );
+        }
+    }
+    pairs(nodes.into_iter(), cx, "environment variable")
 }
 
 fn pairs<'n>(nodes: impl Iterator<Item = &'n Node>, cx: &mut Context<'_>, what: &str) -> BTreeMap<String, String> {

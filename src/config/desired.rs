@@ -60,6 +60,10 @@ pub struct SshSettings {
     pub connect_timeout: Option<Duration>,
     /// Port (22).
     pub port: Option<u16>,
+    /// Hosts to go through, as `base::Hop::parse_row` reads them; `none` takes an inherited one away.
+    pub jump: Option<Spanned<String>>,
+    /// Whether an unknown host key is recorded and trusted from then on (no). A changed key never is.
+    pub trust_on_first_use: Option<bool>,
 }
 
 /// Memory left free.
@@ -113,7 +117,7 @@ pub struct Node {
     pub hold: Option<Spanned<String>>,
     /// Ports for instances, inclusive (20000-20999).
     pub ports: (u16, u16),
-    /// Price, spot, site, owner, environment: accepted, acting with later versions.
+    /// Environment, and what is accepted and acts with later versions: price, spot, site, owner.
     pub extras: super::NodeExtras,
 }
 
@@ -140,7 +144,7 @@ pub struct Engine {
     pub paths: Vec<EnginePath>,
     /// Environment of every instance of it.
     pub env: BTreeMap<String, String>,
-    /// Archive, container, module: accepted, acting with later versions.
+    /// Archive (acting with later versions), container, modules.
     pub extras: super::EngineExtras,
 }
 

@@ -25,11 +25,10 @@ static ARCHIVE: NodeSpec = NodeSpec::new("archive", "a package that is fetched")
         prop("binary", Type::Text, "the program inside it").required(),
     ])
     .later();
-static CONTAINER: NodeSpec = NodeSpec::new("container", "an image that is run")
-    .props(&[prop("image", Type::Text, "its name").required()])
-    .later();
+static CONTAINER: NodeSpec =
+    NodeSpec::new("container", "an image that is run").props(&[prop("image", Type::Text, "its name").required()]);
 static MODULE: NodeSpec =
-    NodeSpec::new("module", "an environment module that is loaded").args(&[arg("name", Type::Text)]).many().later();
+    NodeSpec::new("module", "an environment module that is loaded").args(&[arg("name", Type::Text)]).many();
 
 /// `engine`.
 pub(super) static ENGINE: NodeSpec = NodeSpec::new("engine", "a serving program")
@@ -38,7 +37,7 @@ pub(super) static ENGINE: NodeSpec = NodeSpec::new("engine", "a serving program"
     .children(&[&PATH, &ENV, &ARCHIVE, &CONTAINER, &MODULE])
     .many();
 
-/// Words of an engine that act with later versions.
+/// Where an engine comes from, besides a path; the archive acts with later versions.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct EngineExtras {
     /// A package that is fetched.
@@ -106,9 +105,29 @@ pub(super) fn decode(node: &Node, cx: &mut Context<'_>) -> Option<Engine> {
         env: context::env(node.all("env"), cx),
         extras: EngineExtras {
             archive,
-            container: node.child("container").and_then(|child| child.prop("image")).and_then(Entry::spanned),
-            modules: node.all("module").filter_map(|child| child.arg(0)).filter_map(Entry::spanned).collect(),
+            container: node
+                .child("container")
+                .and_then(|child| child.prop("image"))
+                .and_then(Entry::spanned)
+                .filter(|image| is_word(image, "an image", "vllm/vllm-openai:v0.11.0", cx)),
+            modules: node
+                .all("module")
+                .filter_map(|child| child.arg(0))
+                .filter_map(Entry::spanned)
+                .filter(|module| is_word(module, "a module", "cuda/12.4", cx))
+                .collect(),
         },
         kind,
     })
+}
+
+/// Refuses what a command line would take for an option, or for several words or lines.
+fn is_word(written: &Spanned<String>, what: &str, example: &str, cx: &mut Context<'_>) -> bool {
+    let text = &written.value;
+    let good = !text.is_empty() && !text.starts_with('-') && !text.chars().any(|c| c.is_control() || c.is_whitespace());
+    if !good {
+        let message = format!("{what} is one word that does not begin with a dash");
+        cx.error(ids::BAD_NAME, &written.place, message, format!("write it like \"{example}\""));
+    }
+    good
 }

@@ -111,6 +111,11 @@ ids! {
     BAD_SCHEMA = "FLK148", "schema not valid",
         "The file that `output schema=` names is no JSON schema.";
 
+    BAD_CONDITION = "FLK150", "condition not valid",
+        "A condition compares fields of the model and the node: `model.gated && node.labels.tier == 'cloud'`. It has `&&`, `||`, `!`, parentheses, `==`, `!=` and `in ('a', 'b')`; texts stand in single quotes. The fields are model.name, model.owner, model.priority, model.engine, model.gated, model.labels.NAME, node.name, node.owner, node.site, node.spot and node.labels.NAME.";
+    BAD_ZONE = "FLK151", "time zone not known",
+        "A time zone is a name of the IANA database, such as \"Europe/Zurich\" or \"UTC\". Abbreviations such as CEST and offsets such as +02:00 do not say when daylight saving begins.";
+
     SAME_MACHINE = "FLK189", "two nodes are one machine",
         "Two nodes have the same address, port and jump host. Their accelerators would be counted twice.";
     NOT_ENFORCED = "FLK190", "accepted and not yet enforced",

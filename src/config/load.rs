@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::context::Context;
 use super::model::Decoded;
+use super::parallel::{self, Parsed};
 use super::syntax::{self, Entry, Node};
 use super::{
     Connection, Desired, Policies, agent, cascade, check, cluster, engine, ids, json_schema, model, node, paths,
     policy, program, provider, schema, tool, workflow,
 };
-use crate::base::{Diagnostic, Digest, Place, Severity, Spanned, Tree, TreeEntry, sort_diagnostics};
+use crate::base::{Diagnostic, Digest, Place, Severity, Spanned, Tree, TreeEntry, glob_path, sort_diagnostics};
 
 /// The file that begins every config repository.
 pub const CLUSTER_FILE: &str = "cluster.kdl";
@@ -22,6 +23,9 @@ const MAX_NODES: usize = 10_000;
 pub struct Loaded {
     /// The desired state; `None` exactly where there is an error among the findings.
     pub desired: Option<Desired>,
+    /// What could be resolved in spite of errors, where the one cluster block could: its name and the nodes are right,
+    /// what the errors are about is missing. For looking and stopping, never for planning. `None` without errors.
+    pub partial: Option<Desired>,
     /// All findings of all files, sorted by file, line, column and id.
     pub diagnostics: Vec<Diagnostic>,
     /// Digest of the resolved meaning: formatting, comments and order do not change it. `None` with errors.
@@ -39,8 +43,14 @@ pub fn is_config_file(path: &str) -> bool {
 /// Reads a config repository. The tree holds the text of every `.kdl` file, and of all other files at
 /// least that they exist. Pure: nothing is read from anywhere else.
 pub fn load(tree: &Tree) -> Loaded {
+    load_with(tree, None)
+}
+
+/// As [`load`]; `also` is a file of the tree that is read whether or not anything includes it: an editor checks what is
+/// about to be included.
+pub fn load_with(tree: &Tree, also: Option<&str>) -> Loaded {
     let mut cx = Context::new(tree);
-    let files = read(&mut cx);
+    let files = read(&mut cx, also);
     let desired = if files.is_empty() { no_files(&mut cx) } else { resolve(&files, &mut cx) };
     let mut diagnostics = cx.found;
     cascade::prune(|file| files.get(file).map(Vec::as_slice), &mut diagnostics);
@@ -53,9 +63,13 @@ pub fn load(tree: &Tree) -> Loaded {
         let message = "the cluster block could not be read";
         diagnostics.push(Diagnostic::general(ids::NO_CLUSTER, Severity::Error, message));
     }
-    let desired = desired.filter(|_| !has_errors(&diagnostics));
+    let one_cluster = all(&files, "cluster").count() == 1;
+    let (desired, partial) = match has_errors(&diagnostics) {
+        true => (None, desired.filter(|_| one_cluster)),
+        false => (desired, None),
+    };
     let config_digest = desired.as_ref().map(Digest::of_json);
-    Loaded { desired, diagnostics, config_digest, files: files.into_keys().collect() }
+    Loaded { desired, partial, diagnostics, config_digest, files: files.into_keys().collect() }
 }
 
 fn no_files(cx: &mut Context<'_>) -> Option<Desired> {
@@ -66,21 +80,31 @@ fn no_files(cx: &mut Context<'_>) -> Option<Desired> {
 }
 
 /// Parses every config file and what they include, each once.
-pub(super) fn read(cx: &mut Context<'_>) -> BTreeMap<String, Vec<Node>> {
+pub(super) fn read(cx: &mut Context<'_>, also: Option<&str>) -> BTreeMap<String, Vec<Node>> {
     let mut files = BTreeMap::new();
     let mut open: Vec<(String, Option<Place>)> = cx
         .tree
         .iter()
         .map(|(path, _)| path)
-        .filter(|path| is_config_file(path))
+        .filter(|path| is_config_file(path) || also == Some(path))
         .map(|path| (path.to_owned(), None))
         .collect();
     let mut seen: BTreeSet<String> = open.iter().map(|(path, _)| path.clone()).collect();
+    let mut parsed: BTreeMap<String, Parsed> = BTreeMap::new();
     while let Some((path, from)) = open.pop() {
+        if !parsed.contains_key(&path) {
+            // Whatever else is known by now is read with it.
+            let texts = std::iter::once(&path).chain(open.iter().map(|(path, _)| path));
+            let texts = texts.filter_map(|path| match cx.tree.get(path) {
+                Some(TreeEntry::File(bytes)) if !parsed.contains_key(path) => Some((path.as_str(), bytes.as_slice())),
+                _ => None,
+            });
+            parsed.extend(parallel::parse_all(&texts.collect::<Vec<_>>()));
+        }
         let place = from.clone().unwrap_or_else(|| Place::start_of(&path));
         let nodes = match cx.tree.get(&path) {
-            Some(TreeEntry::File(bytes)) => {
-                let (nodes, mut found) = syntax::parse(&path, bytes);
+            Some(TreeEntry::File(_)) => {
+                let (nodes, mut found) = parsed.remove(&path).unwrap_or_default();
                 cx.found.append(&mut found);
                 nodes
             }
@@ -156,7 +180,7 @@ fn included(entry: &Entry, cx: &mut Context<'_>) -> Vec<String> {
         .tree
         .iter()
         .map(|(path, _)| path)
-        .filter(|path| path.ends_with(".kdl") && paths::matches(&glob, path))
+        .filter(|path| path.ends_with(".kdl") && glob_path(&glob, path))
         .map(str::to_owned)
         .collect();
     if found.is_empty() {
@@ -272,7 +296,7 @@ fn same_machine(nodes: &BTreeMap<String, super::Node>, cx: &mut Context<'_>) {
     for node in nodes.values() {
         let address = match &node.connection {
             Connection::Ssh { address } => {
-                Some((&address.value, node.ssh.port, node.extras.jump.as_ref().map(|jump| &jump.value)))
+                Some((&address.value, node.ssh.port, node.ssh.jump.as_ref().map(|jump| &jump.value)))
             }
             Connection::Local => None,
         };

@@ -16,23 +16,26 @@ static VARIANT: NodeSpec = NodeSpec::new("variant", "one set of weights, best fi
         prop("sha256", Type::Sha256, "digest of what lies at a web address"),
     ])
     .many();
-static ENGINE: NodeSpec = NodeSpec::new("engine", "engines that may serve it").args(&[rest("engine", Type::Engine)]);
-static CONTEXT: NodeSpec = NodeSpec::new("context", "tokens per request").args(COUNT);
-static CONCURRENCY: NodeSpec =
-    NodeSpec::new("concurrency", "requests at once, per replica").args(&[arg("count", Type::Whole(1, 100_000))]);
-static QUALITY: NodeSpec = NodeSpec::new("quality", "the least that is acceptable").props(&[prop(
-    "min",
-    Type::Quality,
-    "never below this, inclusive",
-)
-.required()]);
-static KV_DTYPE: NodeSpec =
-    NodeSpec::new("kv-dtype", "element type of the KV cache").args(&[arg("type", Type::KvDtype)]);
+static ENGINE: NodeSpec =
+    NodeSpec::new("engine", "engines that may serve it").args(&[rest("engine", Type::Engine)]).default("any that can");
+static CONTEXT: NodeSpec =
+    NodeSpec::new("context", "tokens per request").args(COUNT).default("the trained length, at most 32768");
+static CONCURRENCY: NodeSpec = NodeSpec::new("concurrency", "requests at once, per replica")
+    .args(&[arg("count", Type::Whole(1, 100_000))])
+    .default("1");
+static QUALITY: NodeSpec = NodeSpec::new("quality", "the least that is acceptable")
+    .default("any; the best that fits is taken")
+    .props(&[prop("min", Type::Quality, "never below this, inclusive").required()]);
+static KV_DTYPE: NodeSpec = NodeSpec::new("kv-dtype", "element type of the KV cache")
+    .args(&[arg("type", Type::KvDtype)])
+    .default("16 bits, as the engine has it");
 static REPLICAS: NodeSpec = NodeSpec::new("replicas", "wanted copies").props(&[
-    prop("min", Type::Whole(0, 1000), "fewer is infeasible; 0 makes it optional"),
-    prop("max", Type::Whole(1, 1000), "desired"),
+    prop("min", Type::Whole(0, 1000), "fewer is infeasible; 0 makes it optional").default("1"),
+    prop("max", Type::Whole(1, 1000), "desired").default("the larger of min and 1"),
 ]);
-static PRIORITY: NodeSpec = NodeSpec::new("priority", "its priority class").args(&[arg("name", Type::Name)]);
+static PRIORITY: NodeSpec = NodeSpec::new("priority", "its priority class")
+    .args(&[arg("name", Type::Name)])
+    .default("rank 0, below every class");
 static PLACE: NodeSpec = NodeSpec::new("place", "where it must and should run")
     .children(&[&REQUIRE, &PREFER, &SPREAD, &PACK, &NEAR, &ALLOW]);
 static REQUIRE: NodeSpec = NodeSpec::new("require", "only on nodes with this label")
@@ -45,7 +48,7 @@ static PREFER: NodeSpec = NodeSpec::new("prefer", "rather on nodes with this lab
     .props(&[
         prop("label", Type::Name, "label, or `node`").required(),
         prop("is", Type::Scalar, "its value").required(),
-        prop("weight", Type::Whole(1, 1000), "how much rather"),
+        prop("weight", Type::Whole(1, 1000), "how much rather").default("1"),
     ])
     .many();
 static SPREAD: NodeSpec =
@@ -57,8 +60,8 @@ static NEAR: NodeSpec = NodeSpec::new("near", "close to an agent's model, or to 
     .many()
     .later();
 static ALLOW: NodeSpec = NodeSpec::new("allow", "what is only done where it is allowed").props(&[
-    prop("cpu", Type::Bool, "run on the CPU alone"),
-    prop("offload", Type::Bool, "keep some layers in host memory").later(),
+    prop("cpu", Type::Bool, "run on the CPU alone").default("#false"),
+    prop("offload", Type::Bool, "keep some layers in host memory").default("#false").later(),
 ]);
 static ARGUMENT: NodeSpec = NodeSpec::new("argument", "a further engine argument")
     .args(&[arg("flag", Type::Text), optional("value", Type::Scalar)])

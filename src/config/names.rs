@@ -1,5 +1,7 @@
 //! Names: what they may hold, which known one is nearest, and what looks like a secret.
 
+use crate::base::is_obeyed;
+
 /// The longest name.
 pub const MAX_NAME: usize = 64;
 
@@ -15,6 +17,7 @@ pub(super) fn problem(text: &str) -> Option<String> {
         return Some(match bad {
             c if c.is_whitespace() => "a blank in a name".to_owned(),
             c if c.is_control() => "a control character in a name".to_owned(),
+            c if is_obeyed(c) => format!("U+{:04X}, which turns the direction of a line, in a name", u32::from(c)),
             c => format!("`{}` in a name", c.escape_debug()),
         });
     }
@@ -22,6 +25,11 @@ pub(super) fn problem(text: &str) -> Option<String> {
         Some(first) if !first.is_alphanumeric() => Some(format!("a name that begins with `{first}`")),
         _ => None,
     }
+}
+
+/// Why a text is no name of the config, for one that comes from elsewhere.
+pub fn name_problem(text: &str) -> Option<String> {
+    problem(text)
 }
 
 /// What names hold, for hints.
@@ -53,6 +61,17 @@ pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
         .map(|(_, candidate)| candidate)
 }
 
+/// The hint for a name that a command line gives and the config does not have.
+pub fn near_miss<S: AsRef<str>>(word: &str, known: &[S]) -> String {
+    did_you_mean(word, known)
+}
+
+/// A character that no screen shows and that makes two words differ.
+pub(super) fn invisible(word: &str) -> Option<char> {
+    word.chars()
+        .find(|c| matches!(c, '\u{ad}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{2064}' | '\u{fe00}'..='\u{fe0f}'))
+}
+
 /// `a`, `b` or `c`.
 pub(super) fn list<S: AsRef<str>>(words: &[S]) -> String {
     let quoted: Vec<String> = words.iter().map(|word| format!("`{}`", word.as_ref())).collect();
@@ -65,10 +84,30 @@ pub(super) fn list<S: AsRef<str>>(words: &[S]) -> String {
 /// A hint lists this many names at most.
 const MAX_LISTED: usize = 40;
 
+/// The known words that have a part of a compound word: `key` for `api-key`. None where it is more than a few.
+fn akin<'a>(word: &str, known: &[&'a str]) -> Vec<&'a str> {
+    const FEW: usize = 3;
+    let parts = |text: &str| -> Vec<String> {
+        let parts = text.split(['-', '_']).filter(|part| part.len() >= 2);
+        parts.map(|part| part.trim_end_matches('s').to_lowercase()).collect()
+    };
+    let wanted = parts(word);
+    let mut found: Vec<(usize, &str)> = known
+        .iter()
+        .take(MAX_LISTED * 4)
+        .map(|known| (parts(known).iter().filter(|part| !wanted.contains(part)).count(), *known))
+        .filter(|(_, known)| parts(known).iter().any(|part| wanted.contains(part)))
+        .collect();
+    found.sort_by_key(|(foreign, _)| *foreign);
+    if found.len() > FEW { Vec::new() } else { found.into_iter().map(|(_, known)| known).collect() }
+}
+
 /// The hint for an unknown word: the nearest one, or all of them.
 pub(super) fn did_you_mean<S: AsRef<str>>(word: &str, known: &[S]) -> String {
-    match nearest(word, known.iter().map(AsRef::as_ref)) {
+    let words: Vec<&str> = known.iter().map(AsRef::as_ref).collect();
+    match nearest(word, words.iter().copied()) {
         Some(near) => format!("did you mean `{near}`?"),
+        None if !akin(word, &words).is_empty() => format!("did you mean {}?", list(&akin(word, &words))),
         None if known.is_empty() => "none is known here".to_owned(),
         None if known.len() > MAX_LISTED => {
             format!("known here: {} and {} more", list(&known[..MAX_LISTED]), known.len() - MAX_LISTED)

@@ -23,25 +23,28 @@ static LABEL: NodeSpec =
 static ADDRESS: NodeSpec = NodeSpec::new("address", "host name or address").args(&[arg("host", Type::Host)]);
 static SSH: NodeSpec = NodeSpec::new("ssh", "how this node is reached").props(SSH_PROPERTIES).children(&[&IDENTITY]);
 const SSH_PROPERTIES: &[Property] = &[
-    prop("user", Type::Text, "login name"),
-    prop("identity", Type::Path, "private key file"),
-    prop("known-hosts", Type::Path, "known_hosts file"),
-    prop("connect-timeout", Type::Duration, "deadline of connect and authentication"),
-    prop("port", Type::Whole(1, 65_535), "port"),
-    prop("trust-on-first-use", Type::Bool, "record an unknown host key once").later(),
-    prop("jump", Type::Host, "host to go through").later(),
+    prop("user", Type::Text, "login name").default("the cluster's"),
+    prop("identity", Type::Path, "private key file").default("the cluster's"),
+    prop("known-hosts", Type::Path, "known_hosts file").default("the cluster's"),
+    prop("connect-timeout", Type::Duration, "deadline of connect and authentication").default("the cluster's"),
+    prop("port", Type::Whole(1, 65_535), "port").default("the cluster's"),
+    prop("jump", Type::Text, "hosts to go through, `user@host:port`, several with commas; `none` for none")
+        .default("the cluster's"),
+    prop("trust-on-first-use", Type::Bool, "record an unknown host key once; a changed one is refused")
+        .default("the cluster's"),
 ];
 static PRICE: NodeSpec = NodeSpec::new("price", "what an hour costs").args(&[arg("price", Type::HourlyPrice)]).later();
 static SPOT: NodeSpec = NodeSpec::new("spot", "may be taken away at any time").later();
 static SITE: NodeSpec = NodeSpec::new("site", "where it stands").args(&[arg("name", Type::Name)]).later();
-static WEIGHTS: NodeSpec =
-    NodeSpec::new("weights", "where weights lie").props(&[prop("path", Type::Path, "folder on the node").required()]);
+static WEIGHTS: NodeSpec = NodeSpec::new("weights", "where weights lie")
+    .default("~/.local/share/flock/weights")
+    .props(&[prop("path", Type::Path, "folder on the node").required()]);
 static HOLD: NodeSpec = NodeSpec::new("hold", "out of new placements").args(&[arg("reason", Type::Text)]);
-static PORTS_SPEC: NodeSpec = NodeSpec::new("ports", "ports for instances").args(&[arg("range", Type::Ports)]);
+static PORTS_SPEC: NodeSpec =
+    NodeSpec::new("ports", "ports for instances").args(&[arg("range", Type::Ports)]).default("20000-20999");
 static ENV: NodeSpec = NodeSpec::new("env", "environment of everything that runs there")
     .args(&[arg("name", Type::EnvName), arg("value", Type::Scalar)])
-    .many()
-    .later();
+    .many();
 static OWNER: NodeSpec = NodeSpec::new("owner", "whose it is").args(&[arg("name", Type::Text)]).later();
 
 /// `node`.
@@ -49,7 +52,7 @@ pub(super) static NODE: NodeSpec = NodeSpec::new("node", "a machine that can hos
     .args(&[arg("name", Type::NameOrRange)])
     .props(&[
         prop("address", Type::Host, "host name or address"),
-        prop("connection", Type::Word(&["ssh", "local"]), "how it is reached"),
+        prop("connection", Type::Word(&["ssh", "local"]), "how it is reached").default("ssh"),
     ])
     .children(&[&ADDRESS, &LABEL, &RESERVE, &SSH, &PRICE, &SPOT, &SITE, &WEIGHTS, &HOLD, &PORTS_SPEC, &ENV, &OWNER])
     .many();
@@ -67,10 +70,6 @@ pub struct NodeExtras {
     pub owner: Option<Spanned<String>>,
     /// Environment of everything that runs there.
     pub env: BTreeMap<String, String>,
-    /// Record an unknown host key once.
-    pub trust_on_first_use: bool,
-    /// Host to go through.
-    pub jump: Option<Spanned<String>>,
 }
 
 /// The names of a node or range, each with the number that replaces `{}` (empty without a range).
@@ -122,7 +121,7 @@ pub(super) fn decode(node: &KdlNode, cluster: Option<&Cluster>, cx: &mut Context
     let Some(written) = node.arg(0).and_then(Entry::spanned) else { return Vec::new() };
     let Ok(members) = range(&written.value) else { return Vec::new() };
     let connection = connection(node, &written, members.len(), cx);
-    let (ssh, mut extras) = ssh(node, cluster, cx);
+    let ssh = ssh(node, cluster, cx);
     let labels = context::labels(node.all("label"), cx);
     if labels.contains_key("node")
         && let Some(label) = node.all("label").find(|label| label.arg(0).and_then(Entry::text) == Some("node"))
@@ -152,11 +151,13 @@ pub(super) fn decode(node: &KdlNode, cluster: Option<&Cluster>, cx: &mut Context
         );
     }
     let first = |word: &str| node.child(word).and_then(|child| child.arg(0));
-    extras.price_per_hour = first("price").and_then(|entry| entry.get(values::hourly_price));
-    extras.spot = node.child("spot").is_some();
-    extras.site = first("site").and_then(Entry::spanned);
-    extras.owner = first("owner").and_then(Entry::spanned);
-    extras.env = context::env(node.all("env"), cx);
+    let extras = NodeExtras {
+        price_per_hour: first("price").and_then(|entry| entry.get(values::hourly_price)),
+        spot: node.child("spot").is_some(),
+        site: first("site").and_then(Entry::spanned),
+        owner: first("owner").and_then(Entry::spanned),
+        env: context::env(node.all("env"), cx),
+    };
     let Some(connection) = connection else { return Vec::new() };
     members
         .into_iter()
@@ -260,27 +261,20 @@ fn connection(node: &KdlNode, name: &Spanned<String>, members: usize, cx: &mut C
     }
 }
 
-/// SSH settings with the cluster's where the node has none, and what acts later.
-fn ssh(node: &KdlNode, cluster: Option<&Cluster>, cx: &mut Context<'_>) -> (SshSettings, NodeExtras) {
+/// SSH settings, the cluster's where the node has none.
+fn ssh(node: &KdlNode, cluster: Option<&Cluster>, cx: &mut Context<'_>) -> SshSettings {
     let inherited = cluster.map(|cluster| cluster.ssh.clone()).unwrap_or_default();
-    let Some(child) = node.child("ssh") else { return (inherited, NodeExtras::default()) };
+    let Some(child) = node.child("ssh") else { return inherited };
     let own = cluster::settings(child, cx);
-    let merged = SshSettings {
+    SshSettings {
         user: own.user.or(inherited.user),
         identity: if own.identity.is_empty() { inherited.identity } else { own.identity },
         known_hosts: own.known_hosts.or(inherited.known_hosts),
         connect_timeout: own.connect_timeout.or(inherited.connect_timeout),
         port: own.port.or(inherited.port),
-    };
-    let extras = NodeExtras {
-        trust_on_first_use: child
-            .prop("trust-on-first-use")
-            .and_then(|entry| entry.get(values::boolean))
-            .is_some_and(|flag| flag.value),
-        jump: child.prop("jump").and_then(Entry::spanned),
-        ..NodeExtras::default()
-    };
-    (merged, extras)
+        jump: own.jump.or(inherited.jump),
+        trust_on_first_use: own.trust_on_first_use.or(inherited.trust_on_first_use),
+    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::condition::{self, Condition};
 use super::context::Context;
 use super::ids;
 use super::model::OnDrift;
@@ -20,7 +21,7 @@ pub(super) static PRIORITY: NodeSpec = NodeSpec::new("priority", "a class that m
     .args(&[arg("name", Type::Name)])
     .props(&[
         prop("rank", Type::Whole(1, 1_000_000), "higher is placed first").required(),
-        prop("preempts", Type::Bool, "may displace running instances of lower ranks"),
+        prop("preempts", Type::Bool, "may displace running instances of lower ranks").default("#false"),
     ])
     .many();
 /// `quota`.
@@ -36,7 +37,7 @@ pub(super) static QUOTA: NodeSpec = NodeSpec::new("quota", "the most that models
 /// `deny`.
 pub(super) static DENY: NodeSpec =
     NodeSpec::new("deny", "what must never be placed").args(&[arg("name", Type::Text)]).children(&[&WHEN]).many();
-static WHEN: NodeSpec = NodeSpec::new("when", "the condition").args(&[arg("expression", Type::Text)]);
+static WHEN: NodeSpec = NodeSpec::new("when", "the condition").args(&[arg("condition", Type::Condition)]).required();
 /// `protect`.
 pub(super) static PROTECT: NodeSpec = NodeSpec::new("protect", "what needs an explicit unprotect before it is stopped")
     .props(&[prop("model", Type::Name, "the model").required()])
@@ -46,10 +47,10 @@ pub(super) static WINDOW: NodeSpec = NodeSpec::new("window", "times at which som
     .args(&[arg("name", Type::Text)])
     .props(&[
         prop("deny", VERBS, "what is not done").required(),
-        prop("days", Type::Days, "on which days; all without"),
+        prop("days", Type::Days, "on which days").default("all"),
         prop("from", Type::TimeOfDay, "from").required(),
         prop("to", Type::TimeOfDay, "to").required(),
-        prop("zone", Type::Text, "time zone").required(),
+        prop("zone", Type::Zone, "time zone").required(),
     ])
     .many();
 /// `limit`.
@@ -67,39 +68,33 @@ pub(super) static APPROVAL: NodeSpec = NodeSpec::new("approval", "what needs som
 /// `prune`.
 pub(super) static PRUNE: NodeSpec = NodeSpec::new("prune", "what happens to what is no longer declared")
     .args(&[arg("how", Type::Word(&["keep", "confirm", "auto"]))])
-    .many();
+    .default("confirm");
 /// `on-node-lost`.
 pub(super) static ON_NODE_LOST: NodeSpec = NodeSpec::new("on-node-lost", "what happens when a node does not answer")
     .props(&[
         prop("after", Type::Duration, "how long to wait").required(),
         prop("move", Type::Word(&["stateless", "all", "none"]), "which models move").required(),
     ])
-    .many()
     .later();
 /// `spot`.
 pub(super) static SPOT: NodeSpec = NodeSpec::new("spot", "how spot nodes are used")
     .props(&[prop("hedge", Type::Whole(0, 1000), "losses at once that must not make a model fail").required()])
-    .many()
     .later();
 /// `threshold`.
 pub(super) static THRESHOLD: NodeSpec = NodeSpec::new("threshold", "the least gain that is worth it")
     .props(&[prop("move", Type::Percent, "for a move").required()])
-    .many()
     .later();
 /// `on-pending`.
 pub(super) static ON_PENDING: NodeSpec = NodeSpec::new("on-pending", "what is done about pending changes")
     .args(&[arg("what", Type::Word(&["apply", "report"]))])
-    .many()
     .later();
 /// `on-drift`.
 pub(super) static ON_DRIFT: NodeSpec = NodeSpec::new("on-drift", "what is done about drift")
     .args(&[arg("what", Type::Word(&["correct", "report"]))])
-    .many()
     .later();
 /// `on-decay`.
 pub(super) static ON_DECAY: NodeSpec = NodeSpec::new("on-decay", "what is done about slow decay")
     .args(&[arg("what", Type::Word(&["correct", "report"]))])
-    .many()
     .later();
 
 /// The policies of all files.
@@ -183,7 +178,7 @@ pub struct Denial {
     /// Its name.
     pub name: Spanned<String>,
     /// The condition.
-    pub when: Spanned<String>,
+    pub when: Spanned<Condition>,
 }
 
 /// Times at which something is not done.
@@ -372,7 +367,7 @@ pub(super) fn decode(node: &Node, policies: &mut Policies, cx: &mut Context<'_>)
                 cx.error(ids::MISSING_PROPERTY, node.place(), "`deny` without a condition", "add `{ when \"…\" }`");
                 return;
             };
-            let Some(when) = when.arg(0).and_then(Entry::spanned) else { return };
+            let Some(when) = when.arg(0).and_then(|entry| condition(entry, cx)) else { return };
             policies.denials.insert(name.value.clone(), Denial { name, when });
         }
         "window" => {
@@ -425,6 +420,26 @@ pub(super) fn decode(node: &Node, policies: &mut Policies, cx: &mut Context<'_>)
     }
 }
 
+/// A condition; what is wrong with it is shown where it is, if the text is written plainly.
+fn condition(entry: &Entry, cx: &mut Context<'_>) -> Option<Spanned<Condition>> {
+    let written = entry.spanned()?;
+    match condition::parse(&written.value) {
+        Ok(condition) => Some(Spanned::new(condition, written.place)),
+        Err(fault) => {
+            let mut place = written.place;
+            let plain =
+                place.line == place.end_line && place.end_column - place.column == written.value.chars().count() + 2;
+            if plain {
+                let begin = place.column + 1;
+                (place.column, place.end_column) =
+                    (begin + fault.at.start, begin + fault.at.end.max(fault.at.start + 1));
+            }
+            cx.error(fault.wrong.id, &place, fault.wrong.message, fault.wrong.hint);
+            None
+        }
+    }
+}
+
 /// Groups that approvals name must exist.
 pub(super) fn approvers(entry: &Entry, cx: &mut Context<'_>) {
     for who in entry.get(values::list).map(|list| list.value).unwrap_or_default() {
@@ -460,15 +475,6 @@ fn quota(node: &Node, policies: &mut Policies, cx: &mut Context<'_>) {
 
 fn window(node: &Node, cx: &mut Context<'_>) -> Option<Window> {
     let zone = node.prop("zone")?.spanned()?;
-    let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '_' | '-' | '+');
-    if !zone.value.chars().all(fine) {
-        cx.error(
-            ids::UNKNOWN_VALUE,
-            &zone.place,
-            "not a time zone",
-            "write a name such as \"Europe/Zurich\" or \"UTC\"",
-        );
-    }
     let (from, to) = (node.prop("from")?.get(values::time_of_day)?, node.prop("to")?.get(values::time_of_day)?);
     if from.value == to.value {
         cx.error_about(

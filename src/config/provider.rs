@@ -13,12 +13,9 @@ static KEY: NodeSpec = NodeSpec::new("key", "where its key is").props(&[
     prop("env", Type::EnvName, "environment variable that holds it"),
     prop("file", Type::Path, "file that holds it"),
 ]);
-static RETRY: NodeSpec = NodeSpec::new("retry", "how often a failed request is sent again").props(&[prop(
-    "attempts",
-    Type::Whole(1, 100),
-    "attempts in all",
-)
-.required()]);
+static RETRY: NodeSpec = NodeSpec::new("retry", "how often a failed request is sent again")
+    .props(&[prop("attempts", Type::Whole(1, 100), "attempts in all").required()])
+    .default("1");
 static PRICE: NodeSpec = NodeSpec::new("price", "what tokens cost").props(&[
     prop("input", Type::TokenPrice, "what is sent").required(),
     prop("output", Type::TokenPrice, "what comes back").required(),
@@ -37,7 +34,7 @@ pub(super) static PROVIDER: NodeSpec = NodeSpec::new("provider", "an external AP
     .args(&[arg("name", Type::Name)])
     .props(&[
         prop("kind", Type::Word(&["anthropic", "openai"]), "its protocol").required(),
-        prop("base-url", Type::Url, "its address"),
+        prop("base-url", Type::Url, "its address; openai needs one").default("https://api.anthropic.com"),
     ])
     .children(&[&KEY, &RETRY, &PRICE, &CA, &PROXY])
     .many();

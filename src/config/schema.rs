@@ -75,6 +75,10 @@ pub enum Type {
     Quality,
     /// Where weights come from.
     Source,
+    /// A name of the time zone database.
+    Zone,
+    /// A condition about a model and a node; its decoder says what is wrong with it, and where.
+    Condition,
 }
 
 impl Type {
@@ -119,13 +123,15 @@ impl Type {
             }
             Self::Quality => "a quality, such as \"int8\" or \"Q4_K_M\"".into(),
             Self::Source => "a source, such as \"hf:owner/name\"".into(),
+            Self::Zone => "a time zone, such as \"Europe/Zurich\" or \"UTC\"".into(),
+            Self::Condition => "a condition, such as \"model.gated && node.labels.tier == 'cloud'\"".into(),
         }
     }
 
     /// Whether a value is of this type.
     pub(super) fn check(self, value: &Value) -> Result<(), Wrong> {
         match self {
-            Self::Text | Self::Path | Self::Template => values::text(value).map(drop),
+            Self::Text | Self::Path | Self::Template | Self::Condition => values::text(value).map(drop),
             Self::Name => values::name(value).map(drop),
             Self::NameOrRange => match value {
                 Value::Text { text, .. } => super::node::range(text).map(drop),
@@ -159,6 +165,7 @@ impl Type {
             Self::KvDtype => values::parsed::<Dtype>(value).map(drop),
             Self::Quality => values::parsed::<Quality>(value).map(drop),
             Self::Source => values::text(value).and_then(|text| source::parse(&text)).map(drop),
+            Self::Zone => values::zone(value).map(drop),
         }
     }
 }
@@ -196,6 +203,8 @@ pub struct Property {
     pub about: &'static str,
     /// Whether it must be there.
     pub required: bool,
+    /// What holds without it, as one would write it or in words.
+    pub default: Option<&'static str>,
     /// Whether this version acts on it.
     pub acts: bool,
 }
@@ -215,6 +224,10 @@ pub struct NodeSpec {
     pub children: &'static [&'static NodeSpec],
     /// Whether it may be there several times in its block.
     pub repeatable: bool,
+    /// Whether its block must have it.
+    pub required: bool,
+    /// What holds without it, as one would write it or in words.
+    pub default: Option<&'static str>,
     /// Whether this version acts on it.
     pub acts: bool,
 }
@@ -222,7 +235,17 @@ pub struct NodeSpec {
 impl NodeSpec {
     /// A node without arguments, properties and children, once in its block.
     pub(super) const fn new(word: &'static str, about: &'static str) -> Self {
-        Self { word, about, arguments: &[], properties: &[], children: &[], repeatable: false, acts: true }
+        Self {
+            word,
+            about,
+            arguments: &[],
+            properties: &[],
+            children: &[],
+            repeatable: false,
+            required: false,
+            default: None,
+            acts: true,
+        }
     }
 
     pub(super) const fn args(self, arguments: &'static [Argument]) -> Self {
@@ -241,6 +264,16 @@ impl NodeSpec {
         Self { repeatable: true, ..self }
     }
 
+    /// Its block must have it; its decoder says so where it is missing.
+    pub(super) const fn required(self) -> Self {
+        Self { required: true, ..self }
+    }
+
+    /// What holds without it.
+    pub(super) const fn default(self, default: &'static str) -> Self {
+        Self { default: Some(default), ..self }
+    }
+
     /// Accepted, and acting with a later version.
     pub(super) const fn later(self) -> Self {
         Self { acts: false, ..self }
@@ -248,6 +281,11 @@ impl NodeSpec {
 }
 
 impl Property {
+    /// What holds without it.
+    pub(super) const fn default(self, default: &'static str) -> Self {
+        Self { default: Some(default), ..self }
+    }
+
     pub(super) const fn required(self) -> Self {
         Self { required: true, ..self }
     }
@@ -258,7 +296,7 @@ impl Property {
 }
 
 pub(super) const fn prop(name: &'static str, ty: Type, about: &'static str) -> Property {
-    Property { name, ty, about, required: false, acts: true }
+    Property { name, ty, about, required: false, default: None, acts: true }
 }
 
 pub(super) const fn arg(name: &'static str, ty: Type) -> Argument {

@@ -4,7 +4,7 @@ use super::context::{Context, PathRule};
 use super::syntax::Entry;
 use super::values::{self, Wrong};
 use super::{Source, ids};
-use crate::base::Spanned;
+use crate::base::{Spanned, is_obeyed};
 
 fn wrong<T>(message: impl Into<String>, hint: impl Into<String>) -> Result<T, Wrong> {
     Err(Wrong::new(ids::BAD_SOURCE, message, hint))
@@ -12,7 +12,7 @@ fn wrong<T>(message: impl Into<String>, hint: impl Into<String>) -> Result<T, Wr
 
 /// Reads a source; a URL's digest comes from a property and is empty here.
 pub(super) fn parse(text: &str) -> Result<Source, Wrong> {
-    if text.chars().any(|c| c.is_control()) {
+    if text.chars().any(|c| c.is_control() || is_obeyed(c)) {
         return wrong("a control character in a source", "remove it");
     }
     if let Some(rest) = text.strip_prefix("hf:") {

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::syntax::{Entry, Value};
 use super::{ids, names};
-use crate::base::{Bytes, ParseWordError, Spanned, UnitError, parse_bytes, parse_duration};
+use crate::base::{Bytes, ParseWordError, Spanned, UnitError, is_obeyed, parse_bytes, parse_duration};
 
 /// A value that is none of its type.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,9 +85,14 @@ pub struct TimeOfDay(pub u16);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Days(pub BTreeSet<u8>);
 
-/// Paths, arguments and environments end at a NUL.
-fn no_nul() -> Wrong {
-    Wrong::new(ids::OUT_OF_RANGE, "a NUL character in a text", "remove it")
+/// Paths, arguments and environments end at a NUL, and what else a terminal obeys would come back in plans and logs.
+fn obeyed(text: &str) -> Option<Wrong> {
+    let message = match text.chars().find(|c| is_obeyed(*c))? {
+        '\0' => "a NUL character in a text".to_owned(),
+        c if c.is_control() => format!("the control character U+{:04X} in a text", u32::from(c)),
+        c => format!("U+{:04X}, which turns the direction of a line, in a text", u32::from(c)),
+    };
+    Some(Wrong::new(ids::OUT_OF_RANGE, message, "remove it; a text holds line ends, tabs and what can be seen"))
 }
 
 pub(super) fn text(value: &Value) -> Result<String> {
@@ -95,8 +100,7 @@ pub(super) fn text(value: &Value) -> Result<String> {
         Value::Text { text, .. } if text.is_empty() => {
             Err(Wrong::new(ids::OUT_OF_RANGE, "the text is empty", "write a text"))
         }
-        Value::Text { text, .. } if text.contains('\0') => Err(no_nul()),
-        Value::Text { text, .. } => Ok(text.clone()),
+        Value::Text { text, .. } => obeyed(text).map_or_else(|| Ok(text.clone()), Err),
         Value::Integer(number) => Err(Wrong::kind("a text", value, format!("write \"{number}\" in quotes"))),
         Value::Float(number) => Err(Wrong::kind("a text", value, format!("write \"{number}\" in quotes"))),
         other => Err(Wrong::kind("a text", other, "write a text in quotes")),
@@ -128,6 +132,10 @@ pub(super) fn whole(value: &Value, min: u64, max: u64) -> Result<u64> {
         Value::Text { text, .. } if text.parse::<u64>().is_ok() => {
             Err(Wrong::kind("a number", value, format!("write {text} without quotes")))
         }
+        Value::Text { text, .. } if super::syntax::thousands(text).is_some() => {
+            let count = super::syntax::thousands(text).unwrap_or_default();
+            Err(Wrong::kind("a whole number", value, format!("write {count} without quotes")))
+        }
         other => Err(Wrong::kind("a whole number", other, format!("write {expected}"))),
     }
 }
@@ -154,6 +162,12 @@ pub(super) fn number(value: &Value, min: f64, max: f64) -> Result<f64> {
 pub(super) fn boolean(value: &Value) -> Result<bool> {
     match value {
         Value::Bool(value) => Ok(*value),
+        Value::Text { text, .. } if matches!(text.to_ascii_lowercase().as_str(), "true" | "yes" | "on") => {
+            Err(Wrong::kind("#true or #false", value, "write #true"))
+        }
+        Value::Text { text, .. } if matches!(text.to_ascii_lowercase().as_str(), "false" | "no" | "off") => {
+            Err(Wrong::kind("#true or #false", value, "write #false"))
+        }
         other => Err(Wrong::kind("#true or #false", other, "write #true or #false")),
     }
 }
@@ -391,6 +405,31 @@ pub(super) fn days(value: &Value) -> Result<Days> {
     Ok(Days(found))
 }
 
+/// The names of the IANA time zone database (2025b), links among them, sorted.
+const ZONES: &str = include_str!("zones.txt");
+
+pub(super) fn zone(value: &Value) -> Result<String> {
+    let text = text(value)?;
+    if ZONES.lines().any(|zone| zone == text) {
+        return Ok(text);
+    }
+    let lower = text.to_lowercase();
+    let last = |zone: &str| zone.rsplit('/').next().unwrap_or_default().to_lowercase();
+    // A city alone, or another case, is as good as right.
+    let near = ZONES
+        .lines()
+        .find(|zone| zone.to_lowercase() == lower || (lower.len() > 3 && last(zone) == lower))
+        .or_else(|| names::nearest(&text, ZONES.lines()));
+    let offset = text.contains(['+', ':']) || text.bytes().all(|b| b.is_ascii_uppercase());
+    let hint = match near {
+        _ if offset => "write the name of a place, such as \"Europe/Zurich\": an abbreviation or offset does not say when daylight saving begins".to_owned(),
+        Some(near) => format!("did you mean \"{near}\"?"),
+        None => "write a name of the IANA database, such as \"Europe/Zurich\" or \"UTC\"".to_owned(),
+    };
+    let shown: String = text.chars().take(60).flat_map(char::escape_debug).collect();
+    Err(Wrong::new(ids::BAD_ZONE, format!("unknown time zone `{shown}`"), hint))
+}
+
 pub(super) fn word(value: &Value, known: &'static [&'static str]) -> Result<&'static str> {
     match value {
         Value::Text { text, .. } => known.iter().find(|word| *word == text).copied().ok_or_else(|| {
@@ -435,6 +474,11 @@ pub(super) fn env_name(value: &Value) -> Result<String> {
     let valid = text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') && !text.as_bytes()[0].is_ascii_digit();
     if valid {
         Ok(text)
+    } else if let Some(name) = text.strip_prefix('$').map(|name| name.trim_matches(['{', '}']))
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+    {
+        let hint = format!("write its name without the `$`: \"{name}\"");
+        Err(Wrong::new(ids::BAD_NAME, "not the name of an environment variable", hint))
     } else {
         Err(Wrong::new(
             ids::BAD_NAME,
@@ -544,8 +588,7 @@ pub(super) fn sha256(value: &Value) -> Result<String> {
 pub(super) fn scalar(value: &Value) -> Result<String> {
     match value {
         Value::Integer(number) => Ok(number.to_string()),
-        Value::Text { text, .. } if text.contains('\0') => Err(no_nul()),
-        Value::Text { text, .. } => Ok(text.clone()),
+        Value::Text { text, .. } => obeyed(text).map_or_else(|| Ok(text.clone()), Err),
         other => Err(Wrong::kind("a text or a whole number", other, "write it in quotes, as the program expects it")),
     }
 }

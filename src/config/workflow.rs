@@ -19,7 +19,8 @@ const MAX_STEPS: usize = 1000;
 static INPUT: NodeSpec = NodeSpec::new("input", "what a session is started with")
     .args(&[arg("name", Type::Name)])
     .props(&[
-        prop("type", Type::Word(&["string", "number", "boolean", "file", "list", "json"]), "its type; string without"),
+        prop("type", Type::Word(&["string", "number", "boolean", "file", "list", "json"]), "its type")
+            .default("string"),
         prop("default", Type::Scalar, "its value where none is given"),
     ])
     .many();
@@ -58,13 +59,10 @@ static OUTPUT: NodeSpec =
     NodeSpec::new("output", "what the answer must be").props(&[prop("schema", Type::Path, "JSON schema").required()]);
 static FOR_EACH: NodeSpec = NodeSpec::new("for-each", "once for each item of a list")
     .args(&[arg("list", Type::Template)])
-    .props(&[prop("at-most", Type::Whole(1, 100_000), "at once")]);
-static RETRY: NodeSpec = NodeSpec::new("retry", "how often a failed step is tried").props(&[prop(
-    "attempts",
-    Type::Whole(1, 100),
-    "attempts in all",
-)
-.required()]);
+    .props(&[prop("at-most", Type::Whole(1, 100_000), "at once").default("all")]);
+static RETRY: NodeSpec = NodeSpec::new("retry", "how often a failed step is tried")
+    .props(&[prop("attempts", Type::Whole(1, 100), "attempts in all").required()])
+    .default("1");
 static TIMEOUT: NodeSpec = NodeSpec::new("timeout", "deadline of the step").args(&[arg("time", Type::Duration)]);
 static REPEAT: NodeSpec =
     NodeSpec::new("repeat", "goes back to an earlier step").args(&[arg("step", Type::Name)]).props(&[

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use kdl::KdlEntry;
 
-use super::chars::{is_forbidden, is_word_char, run};
+use super::chars::{is_blank, is_forbidden, is_word_char, run};
 use super::strings;
 use crate::config::ids;
 
@@ -32,6 +32,10 @@ pub(super) fn name_length(word: &str) -> usize {
 /// What is wrong with a node's first word, if anything is. `name` is empty if there is none.
 pub(super) fn name(word: &str, name: &str) -> Option<Fault> {
     let length = name_length(word);
+    if name.is_empty() && word.starts_with('[') {
+        let hint = "KDL has no `[section]`; a block is `cluster \"lab\" { … }`, and its settings are lines in it";
+        return Some(fault(0..1, "unexpected `[`", hint));
+    }
     if name.is_empty() {
         return value(word).or_else(|| {
             let message = format!("`{}` is no name of a node", shortened(word));
@@ -41,7 +45,22 @@ pub(super) fn name(word: &str, name: &str) -> Option<Fault> {
     if word[length..].starts_with('=') {
         return Some(unexpected_equals(length, Some(name)));
     }
-    after(word, length)
+    colon(word, length).or_else(|| after(word, length))
+}
+
+/// JSON's and YAML's `"key": value`, and `key:"value"`.
+fn colon(word: &str, end: usize) -> Option<Fault> {
+    let read = &word[..end];
+    let key = read.trim_matches(['"', ':']);
+    if word[end..].starts_with(':') && read.ends_with('"') {
+        let hint = format!("KDL has no `:`; a setting is `{key} value`, and a property `{key}=value`");
+        return Some(fault(end..end + 1, "unexpected `:` behind a name", hint));
+    }
+    if word[end..].starts_with('"') && read.ends_with(':') && !key.contains(':') {
+        let hint = format!("a property is written with `=`: `{key}={}`", shortened(&word[end..]));
+        return Some(fault(end - 1..end, "unexpected `:`", hint));
+    }
+    None
 }
 
 /// What is wrong with an argument or property. `node` is the node's name if the word follows it directly.
@@ -51,9 +70,15 @@ pub(super) fn entry(word: &str, node: Option<&str>) -> Option<Fault> {
     }
     let key = name_length(word);
     let rest = word[key..].trim_start();
+    if let Some(found) = colon(word, key) {
+        return Some(found);
+    }
     let Some(written) = rest.strip_prefix('=').filter(|_| key > 0) else { return value(word) };
     let written = written.trim_start();
     let at = word.len() - written.len();
+    if written.starts_with('=') {
+        return Some(fault(at..at + 1, "unexpected second `=`", format!("one is enough: `{}=…`", &word[..key])));
+    }
     if written.is_empty() {
         let hint = "write a word, a \"text\", a number, #true or #false";
         return Some(fault(at - 1..at, "a property without a value", hint));
@@ -80,8 +105,17 @@ fn unexpected_equals(at: usize, node: Option<&str>) -> Fault {
 /// A number that is none.
 pub(super) fn no_number(text: &str) -> Fault {
     let shown = shortened(text);
-    let hint = format!("a number has digits only; as a text, write \"{shown}\" in quotes");
+    let hint = match thousands(text) {
+        Some(count) => format!("a number has digits only: write {count}"),
+        None => format!("a number has digits only; as a text, write \"{shown}\" in quotes"),
+    };
     fault(0..text.len(), format!("`{shown}` is no number"), hint)
+}
+
+/// The number that somebody means who writes `16k` for tokens.
+pub(in crate::config) fn thousands(text: &str) -> Option<u64> {
+    let digits = text.strip_suffix(['k', 'K'])?;
+    digits.parse::<u64>().ok().and_then(|count| count.checked_mul(1024)).filter(|_| !digits.starts_with('+'))
 }
 
 fn is_text(word: &str) -> bool {
@@ -131,7 +165,11 @@ fn unannotated(word: &str) -> Option<Fault> {
         format!("unexpected `{}`", printable(first))
     };
     let hint = match first {
-        '[' | ']' => "lists are written as values after each other: `engine \"vllm\" \"llama.cpp\"`",
+        '[' | ']' => LISTS,
+        '/' if whole_word(word).len() > 1 => {
+            let path = whole_word(word);
+            return Some(fault(0..1, message, format!("a path needs quotes: \"{}\"", shortened(path))));
+        }
         '/' => "a path needs quotes; a comment begins with `//`",
         _ => "write a word, a \"text\", a number, #true or #false",
     };
@@ -166,7 +204,8 @@ fn after(word: &str, end: usize) -> Option<Fault> {
     let hint = match next {
         ',' => "values are separated by blanks, without commas".to_owned(),
         '"' | '#' if read == "r" => "KDL 2 writes raw strings as #\"…\"#, without the `r`".to_owned(),
-        '/' | '[' | ']' | '(' => format!("quote it: \"{}…\"", read.trim_matches('"')),
+        ']' => LISTS.to_owned(),
+        '/' | '[' | '(' if !read.ends_with('"') => format!("quote it: \"{}\"", shortened(whole_word(word))),
         _ if read.ends_with('"') => "close the text before it with `\"`, or put a blank between two values".to_owned(),
         _ => "put a blank between two values".to_owned(),
     };
@@ -176,6 +215,13 @@ fn after(word: &str, end: usize) -> Option<Fault> {
 
 fn printable(c: char) -> String {
     if c == '"' { "\"".to_owned() } else { c.escape_debug().to_string() }
+}
+
+const LISTS: &str = "lists are written as values after each other: `engine \"vllm\" \"llama.cpp\"`";
+
+/// What somebody meant as one word.
+fn whole_word(word: &str) -> &str {
+    word[..run(word, |c| !is_blank(c) && !matches!(c, '"' | ';' | '{' | '}' | ','))].trim_end_matches(']')
 }
 
 fn shortened(text: &str) -> String {

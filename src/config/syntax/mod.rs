@@ -11,14 +11,15 @@
 //! A head that it refuses is given to it again word by word: the good words stay, and each bad one gets
 //! a remedy ([`explain`]).
 
-mod chars;
+pub(super) mod chars;
 mod explain;
 mod head;
 mod node;
 mod scan;
-mod strings;
+pub(super) mod strings;
 mod text;
 
+pub(super) use explain::thousands;
 pub(super) use node::{Entry, Node, Value};
 pub(super) use scan::parse;
 pub use text::{MAX_DEPTH, MAX_FILE_BYTES};

@@ -1,5 +1,7 @@
 //! The scan: from bytes to heads and blocks. Recursive per block only, at most [`MAX_DEPTH`] deep.
 
+use std::ops::Range;
+
 use super::chars::{is_blank, is_newline, is_space, run};
 use super::head::{self, Head};
 use super::node::Node;
@@ -107,6 +109,8 @@ impl Scan<'_> {
                     self.error_at(self.at, ids::SYNTAX, "`;` without a node before it", "remove it");
                     self.at += 1;
                 }
+                Some('{') if nodes.last().is_some_and(|node| node.children.is_none()) => self.late_block(&mut nodes),
+                Some('#') if !strings::begins(self.rest()) => self.hash_comment(),
                 Some(_) => {
                     let dropped = self.starts_with("/-");
                     if dropped {
@@ -121,6 +125,31 @@ impl Scan<'_> {
                 }
             }
         }
+    }
+
+    /// A block on a line of its own: it belongs to the node before it, and is an error.
+    fn late_block(&mut self, nodes: &mut [Node]) {
+        let Some(node) = nodes.last_mut() else { return };
+        let hint = format!("`{{` stands on the same line as its node: put it behind `{}`", node.word());
+        self.error_at(self.at, ids::SYNTAX, "a block on a line of its own", hint);
+        let word = node.word().to_owned();
+        node.children = self.children(&word, self.at);
+        let begin = (node.extent.line, node.extent.column);
+        node.extent = self.text.place(self.at..self.at);
+        (node.extent.line, node.extent.column) = begin;
+    }
+
+    /// A comment as shells, YAML and HCL have it; passed up to the end of the line.
+    fn hash_comment(&mut self) {
+        let hint = if self.starts_with("#!") { "remove the line" } else { "comments begin with `//`" };
+        self.error_at(self.at, ids::SYNTAX, "`#` begins no comment", hint);
+        self.at += run(self.rest(), |c| !is_newline(c));
+    }
+
+    /// JSON begins with a brace and a name in quotes.
+    fn is_json(&self) -> bool {
+        let inner = self.rest().trim_start_matches(|c| c == '{' || is_blank(c));
+        self.open.is_empty() && self.text.text[..self.at].chars().all(is_blank) && inner.starts_with('"')
     }
 
     fn close(&mut self) {
@@ -212,6 +241,13 @@ impl Scan<'_> {
     fn node(&mut self) -> Option<Node> {
         let start = self.at;
         match self.peek() {
+            Some('{') if self.is_json() => {
+                let hint =
+                    "a config is KDL: `cluster \"lab\" { … }`, without `:` and `,` and without braces around it all";
+                self.error_at(start, ids::SYNTAX, "this looks like JSON", hint);
+                self.stopped = true;
+                return None;
+            }
             Some('{') => {
                 let hint = "`{` stands on the same line as its node: `node \"a\" {`";
                 self.error_at(start, ids::SYNTAX, "a block without a node", hint);
@@ -311,6 +347,8 @@ impl Scan<'_> {
                 }
             } else if strings::begins(self.rest()) {
                 self.string(&mut head);
+            } else if blank_before && self.starts_with("#") && self.rest()[1..].starts_with(is_blank) {
+                self.hash_comment();
             } else {
                 let length =
                     run(self.rest(), |c| !is_blank(c) && !matches!(c, '/' | '\\' | '"' | '#' | ';' | '{' | '}'));
@@ -334,10 +372,38 @@ impl Scan<'_> {
             Err(bad) => {
                 self.at = bad.end;
                 self.stopped |= bad.unfinished;
+                if self.never_closed(head) {
+                    return;
+                }
                 let id = if bad.unfinished { ids::UNCLOSED } else { ids::SYNTAX };
                 self.unread(head, from, id, bad.message, bad.hint);
             }
         }
+    }
+
+    /// In `node "a address="x"`, the text that is open at the end of the line is not the one that lacks its quote:
+    /// it is the one before, which ends in `key=`. Says so and drops all from there on.
+    fn never_closed(&mut self, head: &mut Head) -> bool {
+        let ends_in_key = |range: &&Range<usize>| {
+            let text = &head.text[(*range).clone()];
+            text.starts_with('"') && text.ends_with("=\"") && text.len() > 3
+        };
+        let Some(range) = head.strings.iter().find(ends_in_key).cloned() else { return false };
+        let begin = head.start + range.start;
+        let written = &head.text[range.start + 1..range.end - 2];
+        let meant: String = match written.rsplit_once(is_blank) {
+            Some((before, _)) => before.trim_end().chars().take(40).collect(),
+            None => String::new(),
+        };
+        let hint = format!("add the missing `\"`: \"{meant}\"");
+        let place = self.text.place_in_line(begin..begin + 1);
+        self.errors.push(ids::UNCLOSED, &place, "this `\"` is never closed: the text swallows what follows", hint);
+        head.strings.retain(|other| other.start < range.start);
+        head.dropped.retain(|at| *at < range.start);
+        head.dropped.push(range.start);
+        head.text.truncate(range.start);
+        head.text.extend(std::iter::repeat_n('x', self.at - begin));
+        true
     }
 
     /// What was passed cannot be read: a word stands in for it, and is dropped with the entry that holds it.

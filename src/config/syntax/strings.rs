@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::chars::{is_blank, is_forbidden, is_newline, is_space, run};
 
 /// Why a string has no end where one is needed.
-pub(super) struct BadString {
+pub(in crate::config) struct BadString {
     /// Where reading goes on.
     pub end: usize,
     pub message: &'static str,
@@ -16,12 +16,12 @@ pub(super) struct BadString {
 }
 
 /// Whether a string begins here: `"`, or `#`s and a `"`.
-pub(super) fn begins(rest: &str) -> bool {
+pub(in crate::config) fn begins(rest: &str) -> bool {
     rest.starts_with('"') || (rest.starts_with('#') && rest[run(rest, |c| c == '#')..].starts_with('"'))
 }
 
 /// The end of the string that begins at the offset.
-pub(super) fn end(text: &str, start: usize) -> Result<usize, BadString> {
+pub(in crate::config) fn end(text: &str, start: usize) -> Result<usize, BadString> {
     let hashes = run(&text[start..], |c| c == '#');
     let quote = start + hashes;
     if text[quote..].starts_with("\"\"\"") {

@@ -22,12 +22,11 @@ const fn case(text: &'static str, id: &'static str, line: usize, column: usize, 
 /// Cases about syntax and tables.
 const WRITING: &[Case] = &[
     case("nod \"a\" address=\"x\"", "FLK110", 2, 1, "did you mean `node`?"),
-    case("ssh user=\"x\"", "FLK110", 2, 1, "into a `cluster` block"),
+    case("ssh user=\"x\"", "FLK110", 2, 1, "into a `cluster` or `node` block"),
     case("model \"m\" { source \"hf:a/b\"; contxt 4 }", "FLK110", 2, 30, "did you mean `context`?"),
     case("model \"m\" { source \"hf:a/b\"; node \"a\" }", "FLK110", 2, 30, "at the top of a file"),
     case("node \"a\" { address \"10.0.0.1\" user \"x\" }", "FLK112", 2, 31, "`user`"),
     case("node \"a\" address=\"x\" { hold \"r\" spot }", "FLK112", 2, 33, "on its own line, or write `;` before it"),
-    case("node \"a\" address \"10.0.0.1\"", "FLK112", 2, 10, "address=…"),
     case("node \"a\" adress=\"x\"", "FLK111", 2, 10, "did you mean `address`?"),
     case("node \"a\" address=\"x\" address=\"y\"", "FLK115", 2, 22, "`address` is given twice"),
     case("node \"a\" address=5", "FLK117", 2, 18, "in quotes"),
@@ -47,6 +46,10 @@ const WRITING: &[Case] = &[
     case("node \"a\" address=\"x\" { ssh port=\"22\" }", "FLK117", 2, 33, "without quotes"),
     case("node \"a\" address=\"x\" { price 1.2 }", "FLK118", 2, 30, "1.20/h"),
     case("node \"a\" address=\"x\" { ports \"5-1\" }", "FLK119", 2, 30, "lower port first"),
+    case("engine \"vllm\" { env \"CUDA_VISIBLE_DEVICES\" \"0\" }", "FLK133", 2, 21, "is set by flock"),
+    case("node \"a\" address=\"x\" { env \"FLOCK_INSTANCE\" \"0\" }", "FLK133", 2, 28, "is set by flock"),
+    case("engine \"vllm\" { module \"-rf\" }", "FLK123", 2, 24, "begin with a dash"),
+    case("engine \"vllm\" { container image=\"a b\" }", "FLK123", 2, 33, "vllm-openai"),
     case("node \"a\" address=\"x\" { weights path=\"data\" }", "FLK135", 2, 37, "from `/` or `~/`"),
     case("node \"a\" address=\"x\" { label \"node\" \"b\" }", "FLK126", 2, 24, "own name"),
     case("node \"a\" address=\"x\" { label \"t\" \"1\"; label \"t\" \"2\" }", "FLK116", 2, 45, "given twice"),
@@ -67,15 +70,62 @@ const WRITING: &[Case] = &[
     case("node \"a\" address=\"x\"\n{ spot }", "FLK103", 3, 1, "same line as its node"),
     case("node \"a\", address=\"x\"", "FLK103", 2, 9, "without commas"),
     case("node = \"a\"", "FLK103", 2, 6, "without `=`"),
-    case("node \"a address=\"x\"", "FLK103", 2, 18, ""),
     case("node \"a", "FLK104", 2, 6, "close it with"),
     case("node \"a\nprune \"keep\"", "FLK103", 2, 6, "line ends inside a string"),
     case("model \"m\" { source \"hf:a/b\"; context 16k }", "FLK103", 2, 38, "no number"),
     case("node r\"a\" address=\"x\"", "FLK103", 2, 7, "#\"…\"#"),
     case("node \"a\" address=10.0.0.1", "FLK103", 2, 18, "\"10.0.0.1\" in quotes"),
     case("node \"a\" address=\"x\" { hold \"a\\u{0}\" }", "FLK119", 2, 29, "NUL"),
+    case("node \"a\" address=\"x\" { hold \"a\\u{1b}[2J\" }", "FLK119", 2, 29, "U+001B"),
+    case("node \"a\" address=\"x\" { hold \"a\u{9b}2J\" }", "FLK119", 2, 29, "U+009B"),
+    case("node \"a\" address=\"x\" { hold \"a\\u{202e}b\" }", "FLK119", 2, 29, "U+202E"),
     case("/* never closed", "FLK104", 2, 1, "close it with `*/`"),
     case("node \"\\q\"", "FLK103", 2, 6, "unknown escape"),
+];
+
+/// What people write who come from elsewhere, each with one finding that says what to write instead.
+const HABITS: &[Case] = &[
+    case("node \u{201c}a\u{201d} address=\"x\"", "FLK103", 2, 6, "straight double quotes: \"a\""),
+    case("node \u{201c}a b\u{201d} address=\"x\"", "FLK103", 2, 6, "straight double quotes"),
+    case("node \"a\" address=\u{201c}10.0.0.1\u{201d}", "FLK103", 2, 18, "double quotes: \"10.0.0.1\""),
+    case("node 'a' address=\"x\"", "FLK103", 2, 6, "straight double quotes: \"a\""),
+    case("# my nodes: a, b {", "FLK103", 2, 1, "comments begin with `//`"),
+    case("#!/usr/bin/env flock", "FLK103", 2, 1, "remove the line"),
+    case("node \"a\" address=\"x\" # my node", "FLK103", 2, 22, "comments begin with `//`"),
+    case("node \"a\" address=\"x\" { hold \"r\" # why }\n}", "FLK103", 2, 33, "comments begin with `//`"),
+    case("-- my nodes", "FLK110", 2, 1, "comments begin with `//`"),
+    case("model \"m\" {\n  source: \"hf:a/b\"\n}", "FLK110", 3, 3, "write `source \"hf:a/b\"`"),
+    case("model:", "FLK110", 2, 1, "KDL has no `:`: write `model … { … }`"),
+    case("model \"m\" {\n  \"source\": \"hf:a/b\"\n}", "FLK103", 3, 11, "a setting is `source value`"),
+    case("node \"a\" address:\"x\"", "FLK103", 2, 17, "`address=\"x\"`"),
+    case("node \"a\" address==\"x\"", "FLK103", 2, 18, "one is enough"),
+    case("node \"a\" \u{200b}address=\"x\"", "FLK111", 2, 10, "U+200B"),
+    case("node \"a address=\"x\"", "FLK104", 2, 6, "add the missing `\"`: \"a\""),
+    case("node \"a address=\"10.0.0.1\" { spot }\nprune \"keep\"", "FLK104", 2, 6, "\"a\""),
+    case("model \"m\"\n{\n  source \"hf:a/b\"\n}", "FLK103", 3, 1, "put it behind `model`"),
+    case("[node]", "FLK103", 2, 1, "no `[section]`"),
+    case("model \"m\" { source \"hf:a/b\"; min \"int8\" }", "FLK110", 2, 30, "write `quality min=\"int8\"`"),
+    case("node \"a\" address \"10.0.0.1\"", "FLK112", 2, 10, "write `address=\"10.0.0.1\"`"),
+    case("model \"m\" source \"hf:a/b\"", "FLK112", 2, 11, "`{ source \"hf:a/b\" }`"),
+    case("model \"m\" { source hf:a/b }", "FLK103", 2, 24, "quote it: \"hf:a/b\""),
+    case("engine \"llama.cpp\" { path /opt/llama }", "FLK103", 2, 27, "a path needs quotes: \"/opt/llama\""),
+    case("model \"m\" { source \"hf:a/b\"; context 16k }", "FLK103", 2, 38, "write 16384"),
+    case("model \"m\" { source \"hf:a/b\"; context \"16k\" }", "FLK117", 2, 38, "write 16384 without quotes"),
+    case("model \"m\" {\n  - \"a\"\n  source \"hf:a/b\"\n}", "FLK110", 3, 3, "KDL has no `-`"),
+    case("protect \"m\"", "FLK112", 2, 9, "write `protect model=\"m\"`"),
+    case("model \"m\" { source \"hf:a/b\"; replicas 3 }", "FLK112", 2, 39, "write `replicas min=… max=…`"),
+    case("model \"m\" { source \"hf:a/b\"; kv-cache \"fp8\" }", "FLK110", 2, 30, "did you mean `kv-dtype`?"),
+    case("model \"m\" { source \"hf:a/b\"; max-context 4 }", "FLK110", 2, 30, "did you mean `context`"),
+    case("provider \"p\" kind=\"anthropic\" { api-key \"x\" }", "FLK110", 2, 33, "did you mean `key`?"),
+    case(
+        "node \"a\" address=\"x\" { label \"t\" \"g\" ssh user=\"me\" port=22 }",
+        "FLK112",
+        2,
+        38,
+        "put `ssh` on its own line",
+    ),
+    case("priority \"p\" rank=5 preempts=yes", "FLK117", 2, 30, "write #true"),
+    case("provider \"p\" kind=\"anthropic\" { key env=\"$A_KEY\" }", "FLK123", 2, 41, "without the `$`: \"A_KEY\""),
 ];
 
 /// Cases about meaning.
@@ -126,6 +176,26 @@ const MEANING: &[Case] = &[
     case("prune \"keep\"\nprune \"auto\"", "FLK116", 3, 1, "`prune` is given twice"),
     case("approval verbs=\"stop\" by=\"@nobody\"", "FLK131", 2, 26, "no group"),
     case("window \"w\" deny=\"move\" from=\"9:00\" to=\"18:00\" zone=\"UTC\"", "FLK117", 2, 29, "09:00"),
+    case("window \"w\" deny=\"move\" from=\"09:00\" to=\"25:00\" zone=\"UTC\"", "FLK117", 2, 40, "09:00"),
+    case(
+        "window \"w\" deny=\"move\" from=\"09:00\" to=\"18:00\" zone=\"zurich\"",
+        "FLK151",
+        2,
+        53,
+        "did you mean \"Europe/Zurich\"?",
+    ),
+    case("window \"w\" deny=\"move\" from=\"09:00\" to=\"18:00\" zone=\"CEST\"", "FLK151", 2, 53, "name of a place"),
+    case(
+        "window \"w\" deny=\"move\" days=\"mo-fr\" from=\"09:00\" to=\"18:00\" zone=\"UTC\"",
+        "FLK120",
+        2,
+        29,
+        "mon-fri",
+    ),
+    case("deny \"d\" { when \"model.gatd\" }", "FLK150", 2, 18, "did you mean `model.gated`?"),
+    case("deny \"d\" { when \"model.gated && node.labels.tier = 'cloud'\" }", "FLK150", 2, 50, "`==`"),
+    case("deny \"d\" { when #\"model.gated && node.name\"# }", "FLK150", 2, 17, "compare it"),
+    case("deny \"d\" { }", "FLK114", 2, 1, "when"),
     case("priority \"p\" rank=0", "FLK119", 2, 19, "from 1 to"),
     case("priority \"p\"", "FLK114", 2, 1, "rank="),
     case("include \"nodes/*.kdl\"", "FLK137", 2, 9, "no .kdl file matches"),
@@ -261,7 +331,7 @@ fn expect(loaded: &Loaded, case: &Case, file: &str, faults: &mut Vec<String>) {
 #[test]
 fn small_faults_are_found_where_they_are() {
     let mut faults = Vec::new();
-    for case in WRITING.iter().chain(MEANING) {
+    for case in WRITING.iter().chain(HABITS).chain(MEANING) {
         expect(&load_cluster(&format!("{HEAD}{}", case.text)), case, "cluster.kdl", &mut faults);
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
@@ -270,13 +340,21 @@ fn small_faults_are_found_where_they_are() {
 #[test]
 fn one_fault_gives_one_finding() {
     let mut faults = Vec::new();
-    for case in WRITING.iter().filter(|case| !case.says.is_empty()).chain(MEANING) {
+    for case in WRITING.iter().chain(HABITS).chain(MEANING) {
         let loaded = load_cluster(&format!("{HEAD}{}", case.text));
         if errors(&loaded).len() != 1 {
             faults.push(format!("{:?}\n  {:#?}", case.text, errors(&loaded)));
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn json_is_told_from_kdl_at_once() {
+    for text in ["{\n  \"cluster\": { \"name\": \"lab\" }\n}", "\n{\"node\": []}"] {
+        let found = errors(&load_cluster(text));
+        assert!(found.len() == 1 && found[0].contains("this looks like JSON"), "{found:#?}");
+    }
 }
 
 #[test]
@@ -305,6 +383,12 @@ fn keys_are_found_and_never_repeated() {
         format!("provider \"p\" kind=\"anthropic\" {{ key env=\"{key}\" }}"),
         format!("node \"a\" address=\"x\" {{ hold \"{key}\" }}"),
         format!("node \"a\" address=\"x\" \"{key}\""),
+        // In a word that is not known, and in one whose hint would write the value again.
+        format!("provider \"p\" kind=\"anthropic\" {{ api-key \"{key}\" }}"),
+        format!("provider \"p\" kind=\"anthropic\" {{ key: \"{key}\" }}"),
+        format!("provider \"p\" kind=\"anthropic\" {{ login {{ user \"me\" secret=\"{key}\" }} }}"),
+        format!("protect \"{key}\""),
+        format!("ai provider=\"{key}\""),
         format!("model \"m\" {{ source \"hf:a/b\"; env \"MY_TOKEN\" \"{}\" }}", "a1b2c3d4".repeat(2)),
         format!("model \"m\" {{ source \"hf:a/b\"; argument \"--thing\" \"{}\" }}", "a1b2c3d4".repeat(4)),
     ] {

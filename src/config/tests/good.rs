@@ -110,3 +110,24 @@ fn replicas_mean_what_is_documented() {
     assert_eq!(replicas("replicas min=2"), (2, 2));
     assert_eq!(replicas("replicas min=0 max=2"), (0, 2));
 }
+
+#[test]
+fn the_words_of_ssh_act_and_are_inherited() {
+    let loaded = load_cluster(
+        r#"cluster "lab" { ssh user="flock" jump="me@gate:2222,inner" trust-on-first-use=#true }
+node "a" address="10.0.0.1"
+node "b" address="10.0.0.2" { ssh jump="none" trust-on-first-use=#false port=2200 }
+"#,
+    );
+    assert!(loaded.diagnostics.is_empty(), "{:?}", loaded.diagnostics);
+    let desired = desired(loaded);
+    let ssh = |name: &str| &desired.nodes[name].ssh;
+    let jump = |name: &str| ssh(name).jump.as_ref().map(|jump| jump.value.clone());
+    assert_eq!((jump("a").as_deref(), ssh("a").trust_on_first_use), (Some("me@gate:2222,inner"), Some(true)));
+    assert_eq!((jump("b").as_deref(), ssh("b").trust_on_first_use), (Some("none"), Some(false)));
+    assert_eq!((ssh("b").user.as_deref(), ssh("b").port), (Some("flock"), Some(2200)));
+
+    let errors = errors(&load_cluster("cluster \"lab\" { ssh jump=\"gate:0\" }\n"));
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].contains("cluster.kdl:1:") && errors[0].contains("no port"), "{errors:?}");
+}
