@@ -227,6 +227,9 @@ fn possible(problem: &Problem, model: &ModelDemand, running: &super::Running) ->
     let node = problem.nodes.iter().position(|n| n.name == running.node);
     let Some(node) = node.filter(|n| problem.nodes[*n].reachable && problem.nodes[*n].member) else { return false };
     let supply = &problem.nodes[node];
+    if supply.drained && !model.protected {
+        return false;
+    }
     let usable = running
         .accelerators
         .iter()

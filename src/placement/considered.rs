@@ -16,8 +16,8 @@ pub fn considered(problem: &Problem, layout: &[Copy]) -> Vec<Considered> {
             let here: Vec<&&Copy> = chosen.iter().filter(|c| c.shape == index).collect();
             let verdict = if here.is_empty() {
                 lost(problem, demand, shape, &chosen, &loads)
-            } else if here.iter().all(|c| c.kept.is_some()) {
-                "chosen: already runs here".to_owned()
+            } else if let Some(why) = stays(problem, &here) {
+                format!("chosen: {why}")
             } else {
                 format!("chosen for {} of {} replicas", here.len(), demand.desired)
             };
@@ -61,6 +61,17 @@ pub fn considered(problem: &Problem, layout: &[Copy]) -> Vec<Considered> {
     });
     all.dedup();
     all
+}
+
+/// Why copies that are all there already are chosen; `None` where one of them is new.
+fn stays(problem: &Problem, here: &[&&Copy]) -> Option<String> {
+    let kept: Option<Vec<usize>> = here.iter().map(|copy| copy.kept).collect();
+    let failed = kept?.into_iter().filter(|index| problem.running.get(*index).is_some_and(|r| r.failed)).count();
+    Some(match failed {
+        0 => "already runs here".to_owned(),
+        all if all == here.len() => "belongs here; its engine does not run now".to_owned(),
+        some => format!("already runs here; {some} of {} engines do not run now", here.len()),
+    })
 }
 
 fn label(demand: &ModelDemand, shape: &Shape) -> String {

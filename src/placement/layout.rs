@@ -156,7 +156,8 @@ pub fn keepable(problem: &Problem) -> Layout {
     for (index, running) in problem.running.iter().enumerate() {
         let Some((model, shape)) = problem.shape_of(running) else { continue };
         let node = &problem.nodes[problem.models[model].shapes[shape].node];
-        if !node.member || !node.reachable {
+        let leaves = node.drained && !problem.models[model].protected;
+        if !node.member || !node.reachable || leaves {
             continue;
         }
         let accelerators: Vec<usize> = running.accelerators.iter().filter_map(|uuid| node.position(uuid)).collect();

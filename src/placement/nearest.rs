@@ -3,7 +3,7 @@
 
 use super::layout::{Copy, Loads, whole};
 use super::shapes::{claim, demand_of, engines_of, fetch_bytes, over};
-use super::{Candidate, NodeSupply, Origin, Problem, pool_bytes, supply};
+use super::{Candidate, ModelDemand, NodeSupply, Origin, Problem, Shape, pool_bytes, supply};
 use crate::base::{EngineKind, format_bytes};
 use crate::config::Model;
 use crate::inventory::Inventory;
@@ -25,9 +25,9 @@ pub fn changes(
 ) -> Vec<String> {
     let Some(demand) = problem.model(name).map(|m| &problem.models[m]) else { return Vec::new() };
     let loads = Loads::of(problem, layout);
+    let mut changes = held(problem, demand, &loads);
     let probe = Probe { problem, inventory, model, loads, require: &demand.require, labels: true, disk: true };
     let allowed = |c: &&Candidate| model.min_quality.as_ref().is_none_or(|min| c.variant.quality.at_least(&min.value));
-    let mut changes = Vec::new();
     let good: Vec<&Candidate> = candidates.iter().filter(allowed).collect();
     let lower: Vec<&Candidate> = candidates.iter().filter(|c| !allowed(c)).collect();
     // What fits as it is was refused for another reason (spread, preemption): sizes are not the point then.
@@ -62,6 +62,34 @@ pub fn changes(
         changes.push(format!("context {trained} or less"));
     }
     changes
+}
+
+/// Nodes that have the room and are only held out of new placements.
+fn held(problem: &Problem, demand: &ModelDemand, loads: &Loads) -> Vec<String> {
+    let fits = |shape: &Shape| {
+        let node = &problem.nodes[shape.node];
+        let left = |position: &usize| {
+            node.accelerators[*position].capacity_bytes.saturating_sub(loads.accelerators[shape.node][*position])
+        };
+        let room = shape.group.iter().filter(|position| left(position) >= shape.claimed()).count();
+        let host = node.host_capacity_bytes.saturating_sub(loads.host[shape.node]);
+        (shape.ranks == 0 || room >= shape.width()) && host >= shape.host.total_bytes()
+    };
+    let mut nodes: Vec<&NodeSupply> = Vec::new();
+    for shape in demand.shapes.iter().filter(|shape| shape.keep_only && fits(shape)) {
+        let node = &problem.nodes[shape.node];
+        let is_held = node.member && !node.drained && node.closed.as_ref().is_some_and(|(word, _)| word == "hold");
+        if is_held && !nodes.iter().any(|known| known.name == node.name) {
+            nodes.push(node);
+        }
+    }
+    let change = |node: &NodeSupply| match &node.closed {
+        Some((_, text)) if text.contains("cordoned") => {
+            format!("give `{0}` back (`flock uncordon {0}`): there is room", node.name)
+        }
+        _ => format!("take `hold` off node `{}`: there is room", node.name),
+    };
+    nodes.into_iter().map(change).collect()
 }
 
 struct Probe<'p> {

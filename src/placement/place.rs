@@ -1,11 +1,17 @@
 //! The whole way: desired state, inventory and candidates to a placement.
 
-use super::{Candidates, Options, Placement, nearest, shapes, solve};
+use super::{Candidates, Options, Placement, Problem, nearest, shapes, solve};
 use crate::config::Desired;
 use crate::inventory::Inventory;
 
-/// Places every model. Pure: the same values give the same placement, however nodes and models are listed.
-pub fn place(desired: &Desired, inventory: &Inventory, candidates: &Candidates, options: &Options) -> Placement {
+/// Places every model. Pure: the same values give the same placement, however nodes and models are listed. With it
+/// comes the problem that it solves, for the checker.
+pub fn place(
+    desired: &Desired,
+    inventory: &Inventory,
+    candidates: &Candidates,
+    options: &Options,
+) -> (Placement, Problem) {
     let problem = shapes::build(desired, inventory, candidates, options);
     let (mut placement, layout) = solve::solve_with_layout(&problem);
     for unplaced in &mut placement.unplaced {
@@ -22,5 +28,5 @@ pub fn place(desired: &Desired, inventory: &Inventory, candidates: &Candidates, 
             unplaced.nearest = changes.join("; or ");
         }
     }
-    placement
+    (placement, problem)
 }

@@ -46,6 +46,8 @@ pub struct NodeSupply {
     pub reachable: bool,
     /// Whether the config has this node. What runs on others is not kept.
     pub member: bool,
+    /// Whether what runs here shall leave. What is protected stays all the same.
+    pub drained: bool,
 }
 
 /// What an accelerator can give.
@@ -53,6 +55,8 @@ pub struct NodeSupply {
 pub struct AcceleratorSupply {
     /// Its identity.
     pub uuid: String,
+    /// Its maker: `nvidia`, `amd`.
+    pub vendor: String,
     /// Name and total: equal kinds may run one tensor-parallel instance together.
     pub kind: String,
     /// Bytes that instances may use; 0 where it is not healthy.
@@ -204,6 +208,8 @@ pub struct Running {
     pub load_ms: Option<u64>,
     /// Live sessions on it.
     pub live_sessions: u32,
+    /// Whether it is told to run and its engine does not.
+    pub failed: bool,
 }
 
 /// What the objective may weigh. Every term is a cost of at least 0.

@@ -1,6 +1,8 @@
 //! The problem from the desired state, the inventory and the candidate weights: every way to run every model on
 //! every node that sizing allows, and the reason for every way it does not.
 
+use std::collections::BTreeSet;
+
 use super::layout::whole;
 use super::supply;
 use super::{
@@ -17,10 +19,12 @@ use crate::sizing::{
 };
 
 /// How to solve.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Options {
     /// Limits of the solver.
     pub limits: Limits,
+    /// Nodes that what runs there shall leave; they are held besides, so nothing new comes either.
+    pub drain: BTreeSet<String>,
 }
 
 /// Numbers of llama.cpp devices that are tried for a layer split.
@@ -44,7 +48,7 @@ pub fn tail(objective: &Objective) -> Vec<TailTier> {
 
 /// Builds the problem.
 pub fn build(desired: &Desired, inventory: &Inventory, candidates: &Candidates, options: &Options) -> Problem {
-    let (nodes, notes) = supply::nodes(desired, inventory);
+    let (nodes, notes) = supply::nodes(desired, inventory, &options.drain);
     let protected = supply::protected(desired, inventory);
     let mut problem = Problem {
         nodes,
@@ -286,7 +290,11 @@ impl Builder<'_> {
         let supply = &self.nodes[draft.node];
         let groups = supply::groups(supply);
         if groups.is_empty() && !(self.model.place.allow_cpu && draft.engine == EngineKind::LlamaCpp) {
-            let text = "the node has no accelerator, and the model may not run on the CPU".to_owned();
+            let none = "no accelerator, and the model may not run on the CPU";
+            let text = match facts.unknown.get("accelerators") {
+                Some(why) => format!("the node has {none}; its driver fails: {why}"),
+                None => format!("the node has {none}"),
+            };
             let why = counted(&supply.name, "accelerators", 1, 0, "accelerators", text);
             return self.remove(candidate, Some(draft.engine), None, why);
         }

@@ -9,13 +9,17 @@ use crate::inventory::{Accelerator, InstanceFacts, Inventory, NodeFacts};
 use crate::sizing::{accelerator_capacity, default_reserve_vram, host_capacity};
 
 /// All nodes of the config and of the inventory, in the order of their names, and what there is to know.
-pub fn nodes(desired: &Desired, inventory: &Inventory) -> (Vec<NodeSupply>, Vec<String>) {
+/// `drain` names the nodes that what runs there shall leave.
+pub fn nodes(desired: &Desired, inventory: &Inventory, drain: &BTreeSet<String>) -> (Vec<NodeSupply>, Vec<String>) {
     let names: BTreeSet<&str> =
         desired.nodes.keys().map(String::as_str).chain(inventory.nodes.iter().map(|n| n.name.as_str())).collect();
     let mut notes = Vec::new();
     let supplies = names
         .into_iter()
-        .map(|name| node(desired, inventory, name, desired.nodes.get(name), inventory.node(name), &mut notes))
+        .map(|name| {
+            let supply = node(desired, inventory, name, desired.nodes.get(name), inventory.node(name), &mut notes);
+            NodeSupply { drained: drain.contains(name), ..supply }
+        })
         .collect();
     (supplies, notes)
 }
@@ -143,7 +147,7 @@ fn accelerator_supply(
     let driver_bytes = accelerator.memory.reserved_bytes.filter(|_| !unified).unwrap_or(0);
     let ceiling = total.saturating_sub(driver_bytes).saturating_sub(reserve.0);
     let known_free = if unified {
-        facts.ram.available_bytes.or(accelerator.memory.free_bytes)
+        accelerator.memory.free_bytes.or(facts.ram.available_bytes)
     } else {
         accelerator.memory.free_bytes
     };
@@ -151,6 +155,7 @@ fn accelerator_supply(
     let binds = held.is_some() && capacity.bytes.is_some_and(|bytes| bytes < ceiling);
     AcceleratorSupply {
         uuid: accelerator.uuid.clone(),
+        vendor: accelerator.vendor.clone(),
         kind: format!("{} {} MiB", accelerator.name, total / MIB),
         capacity_bytes: capacity.bytes.unwrap_or(0),
         total_bytes: total,
@@ -212,7 +217,8 @@ pub fn missing_engine(desired: &Desired, kind: EngineKind, facts: Option<&NodeFa
     let wanted = desired.engines.get(&kind).and_then(|e| e.version.as_ref()).map(|v| v.value.as_str());
     match found.iter().find(|e| e.kind == kind) {
         Some(engine) if engine.problem.is_some() => {
-            format!("{kind} cannot be used: {}", engine.problem.as_deref().unwrap_or("unknown"))
+            let problem = engine.problem.as_deref().unwrap_or("unknown");
+            format!("{kind} cannot be used: {}: {problem}", engine.path)
         }
         Some(engine) => format!(
             "{kind} is {} here, the config wants {}",
@@ -243,6 +249,7 @@ pub fn running(inventory: &Inventory, candidates: &Candidates) -> Vec<Running> {
                 engine: Some(instance.engine),
                 load_ms: instance.load_ms,
                 live_sessions: instance.live_sessions,
+                failed: instance.state == InstanceState::Failed,
             });
         }
     }
@@ -255,14 +262,31 @@ pub fn protected(desired: &Desired, inventory: &Inventory) -> BTreeSet<String> {
     config.chain(inventory.member.protections.iter().map(|p| p.model.clone())).collect()
 }
 
-/// Accelerator positions by kind, in the order of the kinds' first accelerator.
+/// Accelerator positions by kind, in the order of the kinds' first accelerator. No group has two makers: one engine
+/// process speaks to one maker's runtime.
 pub fn groups(node: &NodeSupply) -> Vec<Vec<usize>> {
-    let mut groups: BTreeMap<(&str, bool, bool), Vec<usize>> = BTreeMap::new();
+    let mut groups: BTreeMap<(&str, &str, bool, bool), Vec<usize>> = BTreeMap::new();
     for (position, accelerator) in node.accelerators.iter().enumerate() {
-        let key = (accelerator.kind.as_str(), accelerator.mig, accelerator.unified);
+        let key = (accelerator.kind.as_str(), accelerator.vendor.as_str(), accelerator.mig, accelerator.unified);
         groups.entry(key).or_default().push(position);
     }
     let mut groups: Vec<Vec<usize>> = groups.into_values().collect();
     groups.sort();
     groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_names_of_two_makers_are_two_kinds() {
+        let one = |vendor: &str| AcceleratorSupply {
+            vendor: vendor.into(),
+            kind: "unknown 24564 MiB".into(),
+            ..AcceleratorSupply::default()
+        };
+        let node = NodeSupply { accelerators: vec![one("nvidia"), one("amd"), one("nvidia")], ..NodeSupply::default() };
+        assert_eq!(groups(&node), [vec![0, 2], vec![1]]);
+    }
 }

@@ -77,6 +77,8 @@ fn normalise(name: &str) -> String {
         "intel",
         "graphics",
         "generation",
+        // AMD's list of names adds the form factor.
+        " oam",
     ] {
         text = text.replace(word, "");
     }
@@ -130,6 +132,15 @@ mod tests {
             assert_eq!(specification(name).map(|row| row.name.as_str()), Some("NVIDIA GeForce RTX 4090"), "{name}");
         }
         assert_eq!(specification("A100-SXM4-80GB").map(|row| row.name.as_str()), Some("NVIDIA A100-SXM4-80GB"));
+        // As libdrm's list names them.
+        for (listed, row) in [
+            ("AMD Radeon 8060S Graphics", "AMD Radeon 8060S"),
+            ("AMD Instinct MI300X OAM", "AMD Instinct MI300X"),
+            ("AMD Radeon RX 7900 XTX", "AMD Radeon RX 7900 XTX"),
+        ] {
+            let found = specification(listed).unwrap_or_else(|| panic!("{listed}"));
+            assert!(found.name == row && found.bandwidth_bytes_per_s.is_some(), "{listed}");
+        }
         assert!(specification("A100").is_none() && specification("").is_none());
     }
 }

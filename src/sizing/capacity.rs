@@ -30,8 +30,9 @@ pub fn default_reserve_vram(total_bytes: u64) -> Bytes {
 /// now plus what flock itself holds (`held_by_us_bytes`) less 256 MiB. An unknown driver reserve counts as 0 and
 /// is noted, an unknown free drops the second term.
 ///
-/// A unified pool is host memory: only `reserve_ram` is taken, and what is free is the host's. Planning on such
-/// an accelerator takes the same bytes from [`host_capacity`].
+/// A unified pool is host memory: only `reserve_ram` is taken, and what is free is what the agent found free of the
+/// pool (an APU has a carve-out besides, which the host does not count), else the host's. Planning on such an
+/// accelerator takes the same bytes from [`host_capacity`].
 pub fn accelerator_capacity(
     accelerator: &Accelerator,
     reserve_vram: Option<Bytes>,
@@ -49,7 +50,7 @@ pub fn accelerator_capacity(
             notes.push(format!("the memory of {name} is unknown"));
             return Capacity { bytes: None, total_bytes, notes };
         };
-        let now = node.ram.available_bytes.or(memory.free_bytes);
+        let now = memory.free_bytes.or(node.ram.available_bytes);
         let ceiling = total.saturating_sub(reserve);
         let bytes = match now {
             Some(free) => ceiling.min(free.saturating_add(held_by_us_bytes).saturating_sub(reserve)),

@@ -136,30 +136,6 @@ pub fn effective_context(variant: &Variant, requested: Option<u64>) -> Result<u6
 /// [`SizingError`] where the engine cannot run the demand at all. A split that breaks a rule of
 /// [`legal_splits`](super::legal_splits) still has a footprint; whoever plans asks for the rules.
 pub fn footprint(variant: &Variant, demand: &Demand<'_>) -> Result<Footprint, SizingError> {
-    footprint_over(variant, demand, None)
-}
-
-/// Bytes of a llama.cpp demand over unequal accelerators: `layer_counts` are layers per accelerator, the output
-/// head counted as one more on the last, as the engine's settings carry them.
-///
-/// # Errors
-/// As [`footprint`]; also where the counts are not those of `pipeline_parallel` accelerators and all layers.
-pub fn footprint_unequal(
-    variant: &Variant,
-    demand: &Demand<'_>,
-    layer_counts: &[u32],
-) -> Result<Footprint, SizingError> {
-    if demand.engine != EngineKind::LlamaCpp {
-        return Err(SizingError::Split(format!("{} shares out layers by itself", demand.engine)));
-    }
-    footprint_over(variant, demand, Some(layer_counts))
-}
-
-fn footprint_over(
-    variant: &Variant,
-    demand: &Demand<'_>,
-    layer_counts: Option<&[u32]>,
-) -> Result<Footprint, SizingError> {
     super::gate::engine_format(demand.engine, variant)?;
     if demand.context == 0 {
         return Err(SizingError::Zero("context"));
@@ -174,7 +150,7 @@ fn footprint_over(
         return Err(SizingError::Split("a split over more than 1024 accelerators".to_owned()));
     }
     let found = match demand.engine {
-        EngineKind::LlamaCpp => llama_cpp::footprint(variant, demand, layer_counts)?,
+        EngineKind::LlamaCpp => llama_cpp::footprint(variant, demand, None)?,
         EngineKind::Vllm | EngineKind::Sglang => vllm::footprint(variant, demand)?,
     };
     let largest = found.per_accelerator.iter().chain([&found.host]).map(Figures::total).max().unwrap_or(0);

@@ -25,9 +25,7 @@ mod tests;
 
 pub use accelerators::{AcceleratorSpec, specification, specifications};
 pub use capacity::{Capacity, DEFAULT_RESERVE_RAM, accelerator_capacity, default_reserve_vram, host_capacity};
-pub use demand::{
-    DEFAULT_CONTEXT, Demand, Figures, Footprint, SizingError, effective_context, footprint, footprint_unequal,
-};
+pub use demand::{DEFAULT_CONTEXT, Demand, Figures, Footprint, SizingError, effective_context, footprint};
 pub use gate::{engine_supports, gate};
 pub use kv::{attention_word, kv_bytes_per_token};
 pub use llama_cpp::layer_split;

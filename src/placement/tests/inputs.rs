@@ -2,7 +2,7 @@
 
 use crate::base::{GIB, MIB, Tree, TreeEntry};
 use crate::config::{Desired, load};
-use crate::inventory::Inventory;
+use crate::inventory::{Hold, Inventory};
 use crate::placement::*;
 use crate::weights::{Architecture, PerLayer, Tensors, Variant};
 
@@ -111,8 +111,7 @@ fn weights(model: &str, variants: Vec<Variant>) -> Candidates {
 
 fn run(config: &str, inventory: &Inventory, candidates: &Candidates) -> Placement {
     let desired = desired(config);
-    let problem = build(&desired, inventory, candidates, &Options::default());
-    let placement = place(&desired, inventory, candidates, &Options::default());
+    let (placement, problem) = place(&desired, inventory, candidates, &Options::default());
     assert_eq!(check(&problem, &placement), Vec::<String>::new());
     placement
 }
@@ -239,6 +238,12 @@ fn refusals_name_the_constraint() {
     assert_eq!(word(&llama(4096, "").replace("\"vllm\"; context", "\"sglang\"; context")).as_deref(), Some("engine"));
     let held = llama(4096, "").replace("address=\"10.0.0.1\"", "address=\"10.0.0.1\" { hold \"repair\" }");
     assert_eq!(word(&held).as_deref(), Some("hold"));
+    let nearest = |inventory: &Inventory, config: &str| run(config, inventory, &candidates).unplaced[0].nearest.clone();
+    assert!(nearest(&one, &held).contains("take `hold` off node `a`"), "{}", nearest(&one, &held));
+    let mut cordoned = one.clone();
+    cordoned.member.holds.push(Hold { node: "a".into(), reason: "new fan".into(), ..Hold::default() });
+    let proposed = nearest(&cordoned, &llama(4096, ""));
+    assert!(proposed.contains("flock uncordon a"), "{proposed}");
     assert_eq!(word(&llama(4096, "replicas max=2; place { spread by=\"node\" }")).as_deref(), Some("spread"));
     let nothing = Candidates::new();
     let placement = run(&llama(4096, ""), &one, &nothing);

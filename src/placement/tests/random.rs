@@ -257,6 +257,7 @@ fn run(dice: &mut Dice, problem: &mut Problem) {
                 engine: Some(EngineKind::Vllm),
                 load_ms: Some(dice.below(10) * 60_000),
                 live_sessions: dice.below(4) as u32,
+                failed: false,
             };
             problem.running.push(running);
         }
@@ -294,6 +295,7 @@ pub fn applied(problem: &Problem, placement: &Placement) -> Problem {
         next.running.push(Running {
             load_ms: before.and_then(|r| r.load_ms),
             live_sessions: before.map_or(0, |r| r.live_sessions),
+            failed: false,
             model: placed.model.clone(),
             replica: placed.replica,
             instance: format!("{}-{}", placed.model, placed.replica),

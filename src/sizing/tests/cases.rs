@@ -164,7 +164,7 @@ fn utilisation_is_a_share_of_the_total() {
 #[test]
 fn unified_memory_is_one_pool() {
     let node = NodeFacts {
-        ram: Ram { total_bytes: Some(127_604_000 << 10), available_bytes: Some(60 * GIB) },
+        ram: Ram { total_bytes: Some(127_604_000 << 10), available_bytes: Some(60 * GIB), ..Default::default() },
         ..NodeFacts::default()
     };
     let mut gb10 = card("NVIDIA GB10", 0, "12.1");
@@ -189,7 +189,7 @@ fn a_slice_offers_its_own_memory_only() {
     slice.mig_parent = Some("GPU-parent".into());
     let capacity = capacity_of(&slice);
     assert!(capacity < 22 * GIB && capacity > 17 * GIB);
-    let environment = engine::device_environment(EngineKind::Vllm, &["MIG-a".to_owned()]);
+    let environment = engine::device_environment(EngineKind::Vllm, "nvidia", &["MIG-a".to_owned()]);
     assert_eq!(environment["CUDA_VISIBLE_DEVICES"], "MIG-a");
 }
 
@@ -228,13 +228,13 @@ fn unequal_pair() {
 fn unequal_pair_by_layers() {
     let model = gguf(model(32, 4096, 32, 8, 128, 14_336, 32_000, 14_483_464_192));
     let demand = Demand { pipeline_parallel: 2, ..llama_cpp(4096) };
-    let found = footprint_unequal(&model, &demand, &[24, 9]).expect("a legal split");
+    let found = llama_cpp::footprint(&model, &demand, Some(&[24, 9])).expect("a legal split");
     let [large, small] = found.per_accelerator.as_slice() else { panic!("two") };
     assert!(large.weights_bytes > 2 * small.weights_bytes);
     assert_eq!(large.kv_bytes, 3 * small.kv_bytes);
     assert!(small.total() <= capacity_of(&card("NVIDIA GeForce RTX 3070", 8192, "8.6")));
-    assert!(footprint_unequal(&model, &demand, &[24, 8]).is_err());
-    assert!(footprint_unequal(&model, &demand, &[33]).is_err());
+    assert!(llama_cpp::footprint(&model, &demand, Some(&[24, 8])).is_err());
+    assert!(llama_cpp::footprint(&model, &demand, Some(&[33])).is_err());
 }
 
 /// Two examples that are often written and are both impossible.
