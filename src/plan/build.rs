@@ -11,6 +11,7 @@ use super::{
     Plan, PlanInput, PlanWarning, PlannedInstance, Summary, Verb, drift, fetch, observe, ports, schedule, specify,
 };
 use crate::base::{Diagnostic, Severity};
+use crate::engine::{internal_ports, pass_internal_ports};
 use crate::placement::{Candidate, Reason, Unplaced};
 
 /// Compares what should be with what is. The same input gives the same plan, byte for byte.
@@ -25,8 +26,7 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
         no_port(&mut unplaced, &without, input);
     }
     for instance in &mut planned {
-        instance.spec.port = instance.port;
-        instance.spec.port_alternates = instance.port_alternates.clone();
+        tell_ports(instance);
     }
     let mut difference = diff::diff(input, &planned, &observed, rules.prune);
     let mut scheduled = schedule::schedule(std::mem::take(&mut difference.drafts), &planned, &observed);
@@ -36,6 +36,7 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
     for index in &difference.unknown {
         gated.defer(&planned[*index].model, &planned[*index].node, "unreachable");
     }
+    gate::wait_for_nodes(&mut gated, &unplaced, input);
     let mut warnings: Vec<PlanWarning> = input.warnings.iter().map(warning).collect();
     for note in &input.placement.notes {
         warnings.push(general(ids::PLACEMENT_NOTE, note, None));
@@ -100,15 +101,31 @@ fn specified<'a>(input: &PlanInput<'a>) -> (Vec<PlannedInstance>, Vec<&'a Candid
         .unzip()
 }
 
+/// Puts the ports into what the node is told.
+fn tell_ports(instance: &mut PlannedInstance) {
+    let PlannedInstance { engine, argv, env, spec, .. } = instance;
+    pass_internal_ports(*engine, &spec.internal_ports, argv, env);
+    spec.argv.clone_from(argv);
+    spec.env.clone_from(env);
+    spec.port = instance.port;
+    spec.port_alternates.clone_from(&instance.port_alternates);
+}
+
 fn no_port(unplaced: &mut Vec<Unplaced>, instance: &PlannedInstance, input: &PlanInput<'_>) {
     let (low, high) = input.desired.nodes.get(&instance.node).map_or(ports::DEFAULT_RANGE, |node| node.ports);
+    let needed = 1 + u64::from(internal_ports(instance.engine));
+    let what = if needed == 1 {
+        "no port is".to_owned()
+    } else {
+        format!("no {needed} ports that {} needs are", instance.engine)
+    };
     let reason = Reason {
         node: instance.node.clone(),
         constraint: "port".to_owned(),
-        needed: Some(1),
+        needed: Some(needed),
         available: Some(0),
         unit: Some("count".to_owned()),
-        text: format!("no port is free in {low}-{high}"),
+        text: format!("{what} free in {low}-{high}"),
     };
     let least = input.desired.models.get(&instance.model).map_or(0, |model| model.replicas.min);
     let required = instance.replica < least;

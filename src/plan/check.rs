@@ -31,7 +31,8 @@ fn identities(plan: &Plan, wrong: &mut Vec<String>) {
         if !replicas.insert((&instance.model, instance.replica, &instance.part)) {
             wrong.push(format!("replica {} of {} is planned twice", instance.replica, instance.model));
         }
-        for port in std::iter::once(&instance.port).chain(&instance.port_alternates) {
+        let internal = &instance.spec.internal_ports;
+        for port in std::iter::once(&instance.port).chain(&instance.port_alternates).chain(internal) {
             if *port == 0 || !ports.insert((&instance.node, *port)) {
                 wrong.push(format!("port {port} on {} is planned twice or is 0", instance.node));
             }

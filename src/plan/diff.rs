@@ -44,12 +44,15 @@ pub(super) fn diff(
     let mut result = Difference::default();
     let mut used = BTreeSet::new();
     let mut by_replica: BTreeMap<(&str, u32), Vec<usize>> = BTreeMap::new();
+    // An agent that lost its records knows an engine by the mark it carries alone: its id, and not its model.
+    let mut by_id: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for (index, o) in observed.iter().enumerate() {
         by_replica.entry((o.model.as_str(), o.replica)).or_default().push(index);
+        by_id.insert((o.node.as_str(), o.instance.as_str()), index);
     }
     for (new, instance) in planned.iter().enumerate() {
         let own = by_replica.get(&(instance.model.as_str(), instance.replica)).map_or(&[][..], Vec::as_slice);
-        let same = own.iter().copied().find(|i| is_same(&observed[*i], instance));
+        let same = by_id.get(&(instance.node.as_str(), instance.instance.as_str())).copied();
         // What runs on a node that the config lacks is stopped, never moved.
         let configured = own.iter().copied().filter(|i| input.desired.nodes.contains_key(&observed[*i].node));
         let before = same.or_else(|| predecessor(configured, observed, instance));
@@ -143,10 +146,6 @@ pub(super) fn diff(
 
 fn key(step: &Step) -> (&str, u32, &str, Verb, Option<&str>) {
     (&step.model, step.replica, &step.node, step.verb, step.instance.as_deref())
-}
-
-fn is_same(observed: &Observed, instance: &PlannedInstance) -> bool {
-    observed.instance == instance.instance && observed.node == instance.node
 }
 
 /// Which of a replica's copies the new instance takes over from: one on the same accelerators, then one on the

@@ -10,8 +10,19 @@ use crate::inventory::Inventory;
 pub const TOLERANCE_BYTES: u64 = 256 * MIB;
 
 /// Times, process ids and counters: different at every look, and nothing a plan is computed from.
-const LEFT_OUT: &[&str] =
-    &["taken_at", "since", "at", "pid", "processes", "lease", "load_ms", "starts", "live_sessions", "last_failure"];
+const LEFT_OUT: &[&str] = &[
+    "taken_at",
+    "since",
+    "at",
+    "pid",
+    "processes",
+    "lease",
+    "load_ms",
+    "age_ms",
+    "starts",
+    "live_sessions",
+    "last_failure",
+];
 /// Numbers that wobble.
 const ROUNDED: &[&str] = &["free_bytes", "available_bytes", "used_bytes", "host_bytes"];
 

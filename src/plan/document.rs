@@ -74,6 +74,12 @@ pub struct PlannedInstance {
     pub engine: EngineKind,
     /// Its version.
     pub engine_version: Option<String>,
+    /// The image that it runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// Environment modules that are loaded for it, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub modules: Vec<String>,
     /// Variant label.
     pub variant: String,
     /// UUIDs in rank order.

@@ -1,9 +1,9 @@
 //! What the world changed by itself (drift: instances and files) and what changed about the facts (decay).
 
 use super::{Decay, Drift, Observed, ObservedSpecs};
-use crate::base::{InstanceState, MIB, format_bytes};
+use crate::base::{InstanceState, MIB, expand_home, format_bytes};
 use crate::config::Desired;
-use crate::inventory::{Accelerator, Inventory, NodeFacts};
+use crate::inventory::{Accelerator, Inventory, NodeFacts, WeightsFound, WeightsRef};
 
 /// Deviations of what runs from what the nodes were told to run, sorted.
 pub fn drift(inventory: &Inventory, specs: &ObservedSpecs, observed: &[Observed]) -> Vec<Drift> {
@@ -21,6 +21,12 @@ pub fn drift(inventory: &Inventory, specs: &ObservedSpecs, observed: &[Observed]
         let who = format!("`{}` (replica {})", o.model, o.replica);
         match (o.state, &o.last_failure) {
             (Some(InstanceState::Stopping), _) => {}
+            _ if o.spec.is_none() && specs.contains_key(&o.node) => {
+                if o.alive {
+                    let text = format!("an engine of {who} runs that the node agent was not told to run");
+                    add("unmanaged", o.since.as_ref(), text);
+                }
+            }
             (Some(InstanceState::Failed), Some(failure)) => {
                 let end = if failure.gave_up { "; not started again" } else { "" };
                 let text = format!("{who} failed: {}: {}{end}", failure.cause, failure.text);
@@ -54,7 +60,24 @@ pub fn drift(inventory: &Inventory, specs: &ObservedSpecs, observed: &[Observed]
 fn files(node: &NodeFacts, specs: &ObservedSpecs, found: &mut Vec<Drift>) {
     for spec in specs.get(&node.name).into_iter().flatten() {
         for weights in &spec.weights {
-            let Some(revision) = &weights.revision else { continue };
+            let mut add = |text: String| {
+                found.push(Drift {
+                    kind: "file_missing".to_owned(),
+                    node: node.name.clone(),
+                    model: Some(spec.model.clone()),
+                    since: None,
+                    text,
+                });
+            };
+            let Some(revision) = &weights.revision else {
+                // Only what the config still names was looked for.
+                let problem =
+                    node.weights.iter().filter(|found| names(found, weights, node)).find_map(|w| w.problem.as_ref());
+                if let Some(problem) = problem {
+                    add(format!("weights of `{}` in {} cannot be read: {problem}", spec.model, weights.folder));
+                }
+                continue;
+            };
             let here = node.weights.iter().find(|w| w.revision == *revision);
             if here.is_some_and(|w| w.complete) {
                 continue;
@@ -63,15 +86,17 @@ fn files(node: &NodeFacts, specs: &ObservedSpecs, found: &mut Vec<Drift>) {
                 Some(_) => format!("weights of `{}` in {} are incomplete", spec.model, weights.folder),
                 None => format!("weights of `{}` in {} are gone", spec.model, weights.folder),
             };
-            found.push(Drift {
-                kind: "file_missing".to_owned(),
-                node: node.name.clone(),
-                model: Some(spec.model.clone()),
-                since: None,
-                text,
-            });
+            add(text);
         }
     }
+}
+
+/// Whether an `on-node:` source is the one that these weights lie in: the folder, or a file in it.
+fn names(found: &WeightsFound, weights: &WeightsRef, node: &NodeFacts) -> bool {
+    let Some(path) = found.source.strip_prefix("on-node:") else { return false };
+    let path = expand_home(path, node.home.as_deref());
+    let within = |name: &String| format!("{}/{name}", weights.folder.trim_end_matches('/')) == path;
+    path.trim_end_matches('/') == weights.folder.trim_end_matches('/') || weights.files.iter().any(within)
 }
 
 /// Facts that turned against what runs or should run, sorted.

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::build::summary;
 use super::diff::{Difference, Draft};
-use super::{Because, Observed, PlanInput, PlannedFetch, PlannedInstance, Step, Verb};
+use super::{Because, Observed, Plan, PlanInput, PlannedFetch, PlannedInstance, Step, Verb};
 use crate::inventory::{FetchSpec, NodeFacts};
 use crate::placement::{Candidate, Origin};
 
@@ -57,6 +58,19 @@ pub(super) fn add(
             }
         }
     }
+}
+
+/// The same plan with nothing but its fetches: weights come, nothing starts or stops.
+pub fn only_fetches(plan: &Plan) -> Plan {
+    let mut only = plan.clone();
+    only.steps.retain(|step| step.verb == Verb::Fetch);
+    let renumbered: BTreeMap<u32, u32> = only.steps.iter().zip(1..).map(|(step, id)| (step.id, id)).collect();
+    for step in &mut only.steps {
+        step.id = renumbered[&step.id];
+        step.after = step.after.iter().filter_map(|id| renumbered.get(id).copied()).collect();
+    }
+    only.summary = summary(&only, plan.summary.unchanged);
+    only
 }
 
 /// Whether a candidate's files are not all on the node. For an instance that runs, an inventory that was written by

@@ -9,6 +9,7 @@ use super::protect::Protections;
 use super::rules::Rules;
 use super::schedule::Scheduled;
 use super::{Blocked, Deferred, Observed, PlanInput, Selection, Verb};
+use crate::placement::Unplaced;
 
 /// What is left after the gates, and what is not.
 #[derive(Debug, Clone, Default)]
@@ -38,10 +39,12 @@ pub(super) fn gate(scheduled: Scheduled, input: &PlanInput<'_>, rules: &Rules, o
             fates.insert(index, no_room(draft));
         }
     }
+    beyond_drain(&drafts, &mut fates, input);
     spread(&drafts, &mut fates);
     stop_share(&drafts, &mut fates, input, rules, observed);
     spread(&drafts, &mut fates);
     let mut gated = settle(drafts, &fates);
+    stays_protected(&mut gated, input, &protections, observed);
     for (policy, place) in &rules.unenforced {
         gated.blocked.push(Blocked {
             model: "*".to_owned(),
@@ -66,6 +69,33 @@ impl Gated {
     pub fn defer(&mut self, model: &str, node: &str, reason: &str) {
         self.deferred.push(Deferred { model: model.to_owned(), node: node.to_owned(), reason: reason.to_owned() });
         self.sort();
+    }
+}
+
+/// What has no place and may have one on a node that does not answer: it is started when that node is back
+/// (`unreachable`), or when it is there for the first time (`absent`).
+pub(super) fn wait_for_nodes(gated: &mut Gated, unplaced: &[Unplaced], input: &PlanInput<'_>) {
+    let member = &input.inventory.member;
+    for unplaced in unplaced {
+        let Some(model) = input.desired.models.get(&unplaced.model) else { continue };
+        for reason in unplaced.reasons.iter().filter(|reason| reason.constraint == "unreachable") {
+            let node = reason.node.as_str();
+            let labels = labels_of(input.desired, input.inventory, node);
+            let fits = model.place.require.iter().all(|require| {
+                let has = if require.value.label == "node" {
+                    Some(node)
+                } else {
+                    labels.get(&require.value.label).map(String::as_str)
+                };
+                has == Some(require.value.is.as_str())
+            });
+            if !fits || !input.desired.nodes.contains_key(node) || !input.limits.allow(node, labels) {
+                continue;
+            }
+            let known = member.nodes.iter().any(|known| known.name == node)
+                || member.instances.iter().any(|left| left.node == node);
+            gated.defer(&unplaced.model, node, if known { "unreachable" } else { "absent" });
+        }
     }
 }
 
@@ -102,6 +132,57 @@ fn forbidden(draft: &Draft, protections: &Protections) -> Option<Fate> {
         since: protection.since.clone(),
         remedy: protection.remedy(&step.model),
     })
+}
+
+/// A drain does what empties its nodes and what has to be done before; the rest of the difference waits for the next
+/// apply.
+fn beyond_drain(drafts: &[Draft], fates: &mut BTreeMap<usize, Fate>, input: &PlanInput<'_>) {
+    if input.drain.is_empty() {
+        return;
+    }
+    let leaves = |draft: &Draft| match draft.step.verb {
+        Verb::Stop => input.drain.contains(&draft.step.node),
+        _ => draft.step.from_node.as_ref().is_some_and(|from| input.drain.contains(from)),
+    };
+    let replicas: BTreeSet<(&str, u32)> =
+        drafts.iter().filter(|draft| leaves(draft)).map(|d| (d.step.model.as_str(), d.step.replica)).collect();
+    // A move may have been split into a stop and a start.
+    let wanted = |draft: &Draft| {
+        leaves(draft)
+            || draft.step.verb == Verb::Start && replicas.contains(&(draft.step.model.as_str(), draft.step.replica))
+    };
+    let mut chosen = BTreeSet::new();
+    let mut open: Vec<usize> = (0..drafts.len()).filter(|index| wanted(&drafts[*index])).collect();
+    while let Some(index) = open.pop() {
+        if chosen.insert(index) {
+            open.extend(drafts[index].needs.iter().copied());
+            // What is displaced for a newcomer starts again where the placement has put it.
+            let step = &drafts[index].step;
+            open.extend((0..drafts.len()).filter(|other| {
+                let start = &drafts[*other].step;
+                step.verb == Verb::Stop
+                    && start.verb == Verb::Start
+                    && (&start.model, start.replica) == (&step.model, step.replica)
+            }));
+        }
+    }
+    for index in (0..drafts.len()).filter(|index| !chosen.contains(index)) {
+        fates.entry(index).or_insert(Fate::Deferred("selection"));
+    }
+}
+
+/// What is protected stays on a node that is drained, and that is told.
+fn stays_protected(gated: &mut Gated, input: &PlanInput<'_>, protections: &Protections, observed: &[Observed]) {
+    for o in observed.iter().filter(|o| o.reachable && input.drain.contains(&o.node)) {
+        if let Some(protection) = protections.get(&o.model) {
+            gated.blocked.push(Blocked {
+                model: o.model.clone(),
+                policy: "protect".to_owned(),
+                since: protection.since.clone(),
+                remedy: protection.remedy(&o.model),
+            });
+        }
+    }
 }
 
 /// What keeps running on its place (kept by `prune`, or unknown to the placement) leaves too little.

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::digest::{TOLERANCE_BYTES, plan_digest};
-use super::{Guard, Plan, Step, Verb};
+use super::{Guard, Plan, PlannedInstance, Step, Verb};
 use crate::base::format_bytes;
-use crate::inventory::{Accelerator, Inventory, NodeFacts};
+use crate::inventory::{Accelerator, Disk, InstanceSpec, Inventory, NodeFacts};
 
 /// The guards of a plan: one per node that its steps touch.
 pub fn guards(plan: &Plan, inventory: &Inventory) -> BTreeMap<String, Guard> {
@@ -25,7 +25,7 @@ pub fn touched(steps: &[Step]) -> BTreeSet<String> {
 /// The accelerators that a step loads something onto. Engines measure free memory while they start, so steps that
 /// share one must not load at the same time; a failure of one is no reason against the other.
 pub fn loads_onto<'a>(plan: &'a Plan, step: &Step) -> &'a [String] {
-    if !matches!(step.verb, Verb::Start | Verb::Change | Verb::Restart | Verb::Move) {
+    if !is_load(step.verb) {
         return &[];
     }
     let result = plan.instances.iter().find(|i| Some(&i.instance) == step.instance.as_ref() && i.node == step.node);
@@ -37,22 +37,80 @@ fn guard(plan: &Plan, node: &NodeFacts) -> Guard {
     let mut facts = BTreeMap::new();
     for uuid in here.iter().flat_map(|instance| &instance.accelerators) {
         facts.insert(format!("accelerator {uuid}"), device(node.accelerator(uuid)));
-        if let Some(free) = node.accelerator(uuid).and_then(available) {
-            facts.insert(format!("free {uuid}"), json!(free));
+    }
+    // What steps load must find its memory, its program, its files and a port.
+    let loads = |instance: &&&PlannedInstance| {
+        let result = |step: &&Step| step.node == node.name && step.instance.as_ref() == Some(&instance.instance);
+        plan.steps.iter().filter(result).any(|step| is_load(step.verb))
+    };
+    let loaded: Vec<&PlannedInstance> = here.iter().filter(loads).copied().collect();
+    for instance in &loaded {
+        for uuid in &instance.accelerators {
+            if let Some(free) = node.accelerator(uuid).and_then(available) {
+                facts.insert(format!("free {uuid}"), json!(free));
+            }
+        }
+        // Behind modules and containers, too: the first word that is an engine's program or what runs it.
+        let found = node.engines.iter().flatten().find(|engine| instance.argv.contains(&engine.path));
+        if let Some(program) = found.map(|engine| &engine.path).or(instance.argv.first()) {
+            facts.insert(format!("engine {program}"), engine(node, program));
+        }
+        for weights in &instance.spec.weights {
+            match &weights.revision {
+                Some(revision) if holds(node, revision) => {
+                    facts.insert(format!("weights {revision}"), json!(true));
+                }
+                Some(_) => {}
+                None => {
+                    facts.insert(format!("files {}", weights.folder), files(node, &weights.folder));
+                }
+            }
+        }
+        let name = format!("{}/{}", instance.model, instance.replica);
+        // A port that is in use now is the one it has already.
+        let free = |ports: &[u16]| !ports.is_empty() && ports.iter().all(|port| !node.ports_in_use.contains(port));
+        let ports: Vec<u16> = std::iter::once(instance.port).chain(instance.port_alternates.iter().copied()).collect();
+        if free(&ports) {
+            facts.insert(format!("ports {name}"), json!(ports));
+        }
+        if free(&instance.spec.internal_ports) {
+            facts.insert(format!("internal-ports {name}"), json!(instance.spec.internal_ports));
         }
     }
-    for instance in &here {
-        let Some(program) = instance.argv.first() else { continue };
-        facts.insert(format!("engine {program}"), engine(node, program));
+    let host = loaded.iter().map(|instance| instance.memory.host.total_bytes).fold(0, u64::saturating_add);
+    if let Some(available) = node.ram.available_bytes.filter(|_| host > 0) {
+        facts.insert("ram".to_owned(), json!({ "available_bytes": available, "needed_bytes": host }));
     }
-    for weights in here.iter().flat_map(|instance| &instance.spec.weights) {
-        let Some(revision) = &weights.revision else { continue };
-        if holds(node, revision) {
-            facts.insert(format!("weights {revision}"), json!(true));
-        }
+    for (path, (needed, free)) in disks(plan, node) {
+        facts.insert(format!("disk {path}"), json!({ "free_bytes": free, "needed_bytes": needed }));
     }
     facts.insert("instances".to_owned(), instances(node));
     Guard { generation: node.generation, facts }
+}
+
+fn is_load(verb: Verb) -> bool {
+    matches!(verb, Verb::Start | Verb::Change | Verb::Restart | Verb::Move)
+}
+
+/// File systems that files are brought to: how many bytes come, and how many are free.
+fn disks(plan: &Plan, node: &NodeFacts) -> BTreeMap<String, (u64, u64)> {
+    let mut found: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for step in plan.steps.iter().filter(|step| step.node == node.name) {
+        let Some(fetch) = &step.fetch else { continue };
+        let Some(disk) = disk_of(node, &fetch.fetch.folder) else { continue };
+        let entry = found.entry(disk.path.clone()).or_insert((0, disk.free_bytes));
+        entry.0 = entry.0.saturating_add(step.download_bytes);
+    }
+    found
+}
+
+/// The file system that a folder is on: the longest path above it that the agent reported.
+fn disk_of<'a>(node: &'a NodeFacts, folder: &str) -> Option<&'a Disk> {
+    let above = |disk: &&Disk| {
+        let rest = folder.strip_prefix(disk.path.trim_end_matches('/'));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    node.disks.iter().filter(above).max_by_key(|disk| disk.path.len())
 }
 
 fn device(device: Option<&Accelerator>) -> Value {
@@ -66,6 +124,30 @@ fn available(device: &Accelerator) -> Option<u64> {
     Some(device.memory.free_bytes?.saturating_add(held))
 }
 
+/// Why the accelerators of an instance hold too little now for all that the plan puts on them; `None` where they hold
+/// enough or do not tell.
+pub fn memory_taken(plan: &Plan, spec: &InstanceSpec, node: &NodeFacts) -> Option<String> {
+    spec.accelerators.iter().find_map(|uuid| {
+        let device = node.accelerator(uuid)?;
+        let has = available(device)?;
+        let planned = plan.instances.iter().map(|instance| &instance.spec);
+        let here = planned.flat_map(|spec| spec.accelerators.iter().zip(&spec.planned_bytes));
+        let needs = here.filter(|(on, _)| *on == uuid).map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
+        if has.saturating_add(TOLERANCE_BYTES) >= needs {
+            return None;
+        }
+        let foreign = device.processes.iter().filter(|process| !process.ours);
+        let pids: Vec<String> = foreign.map(|process| process.pid.to_string()).collect();
+        let holders = if pids.is_empty() { String::new() } else { format!(" (processes {})", pids.join(", ")) };
+        Some(format!(
+            "accelerator {uuid} needs {} for what the plan puts there and has {} beside what others hold{holders}: \
+             end them, or plan again",
+            format_bytes(needs),
+            format_bytes(has),
+        ))
+    })
+}
+
 fn engine(node: &NodeFacts, program: &str) -> Value {
     let found = node.engines.iter().flatten().find(|engine| engine.path == program);
     found.map_or(Value::Null, |engine| json!({ "version": engine.version, "problem": engine.problem }))
@@ -73,6 +155,12 @@ fn engine(node: &NodeFacts, program: &str) -> Value {
 
 fn holds(node: &NodeFacts, revision: &str) -> bool {
     node.weights.iter().any(|weights| weights.revision == *revision && weights.complete)
+}
+
+/// What lies in a folder that flock does not fill itself.
+fn files(node: &NodeFacts, folder: &str) -> Value {
+    let found = node.weights.iter().find(|weights| weights.path.as_deref() == Some(folder));
+    found.map_or(Value::Null, |weights| json!(weights.revision))
 }
 
 /// Which instances there are and what they are; not whether they are starting or ready.
@@ -92,8 +180,10 @@ fn instances(node: &NodeFacts) -> Value {
 pub fn stale(plan: &Plan, inventory: &Inventory) -> Vec<String> {
     let mut moved = Vec::new();
     let applied = inventory.member.applied.as_ref();
-    if applied.is_some_and(|applied| !plan.steps.is_empty() && applied.plan_digest == plan_digest(plan).to_string()) {
-        moved.push("this plan has been applied already".to_owned());
+    if let Some(applied) = applied.filter(|applied| applied.plan_digest == plan_digest(plan).to_string())
+        && !plan.steps.is_empty()
+    {
+        moved.push(format!("this plan was applied already, by {} at {}", applied.by, applied.at));
     }
     for name in touched(&plan.steps) {
         if !plan.guards.contains_key(&name) {
@@ -106,9 +196,11 @@ pub fn stale(plan: &Plan, inventory: &Inventory) -> Vec<String> {
             continue;
         };
         if node.generation != guard.generation {
-            let text =
-                format!("{name}: another apply has been here (generation {} -> {})", guard.generation, node.generation);
-            moved.push(text);
+            let who = applied.map(|applied| format!(", last by {} at {}", applied.by, applied.at)).unwrap_or_default();
+            moved.push(format!(
+                "{name}: another apply has been here (generation {} -> {}{who})",
+                guard.generation, node.generation
+            ));
         }
         for (fact, was) in &guard.facts {
             moved.extend(compare(node, fact, was).map(|text| format!("{name}: {text}")));
@@ -118,9 +210,16 @@ pub fn stale(plan: &Plan, inventory: &Inventory) -> Vec<String> {
 }
 
 fn compare(node: &NodeFacts, fact: &str, was: &Value) -> Option<String> {
-    if fact == "instances" {
-        let is = instances(node);
-        return (is != *was).then(|| describe_instances(was, &is));
+    match fact {
+        "instances" => {
+            let is = instances(node);
+            return (is != *was).then(|| describe_instances(was, &is));
+        }
+        "ram" => {
+            let is = node.ram.available_bytes;
+            return short("available host memory", was, "available_bytes", is);
+        }
+        _ => {}
     }
     let (kind, name) = fact.split_once(' ')?;
     match kind {
@@ -128,29 +227,82 @@ fn compare(node: &NodeFacts, fact: &str, was: &Value) -> Option<String> {
             let is = device(node.accelerator(name));
             let text = match (is.is_null(), is["healthy"] == was["healthy"]) {
                 (true, _) => format!("accelerator {name} is gone"),
-                (_, false) => format!("accelerator {name} healthy {} -> {}", was["healthy"], is["healthy"]),
-                _ => format!("accelerator {name} total memory {} -> {} bytes", was["total_bytes"], is["total_bytes"]),
+                (_, false) => {
+                    let word = |value: &Value| if *value == true { "healthy" } else { "unhealthy" };
+                    format!("accelerator {name} {} -> {}", word(&was["healthy"]), word(&is["healthy"]))
+                }
+                _ => {
+                    let (was, is) = (amount(&was["total_bytes"]), amount(&is["total_bytes"]));
+                    format!("total memory of {name} {was} -> {is} since the plan")
+                }
             };
             (is != *was).then_some(text)
         }
-        "free" => {
-            let (was, is) = (was.as_u64()?, node.accelerator(name).and_then(available)?);
-            // More free memory than planned with harms nobody.
-            (is.saturating_add(TOLERANCE_BYTES) < was)
-                .then(|| format!("accelerator {name} free memory {} -> {}", format_bytes(was), format_bytes(is)))
-        }
+        "free" => free(node.accelerator(name)?, name, was),
         "engine" => {
             let is = engine(node, name);
             (is != *was).then(|| format!("engine {name} {} -> {}", version(was), version(&is)))
         }
-        "weights" => {
-            (!holds(node, name)).then(|| format!("weights {} are gone", name.chars().take(19).collect::<String>()))
+        "weights" => (!holds(node, name)).then(|| format!("weights {} are gone", brief(name))),
+        "files" => {
+            let is = files(node, name);
+            let word = |value: &Value| value.as_str().map_or("absent".to_owned(), brief);
+            (is != *was).then(|| format!("the files in {name} {} -> {}", word(was), word(&is)))
         }
+        "ports" | "internal-ports" => {
+            let ports: Vec<u64> = was.as_array()?.iter().filter_map(Value::as_u64).collect();
+            let taken = |port: &u64| node.ports_in_use.iter().any(|used| u64::from(*used) == *port);
+            // As long as one is left, the agent walks to it.
+            (!ports.is_empty() && ports.iter().all(taken)).then(|| {
+                let list: Vec<String> = ports.iter().map(u64::to_string).collect();
+                format!("{} {} of {name} free -> taken since the plan", kind.replace('-', " "), list.join(", "))
+            })
+        }
+        "disk" => short(&format!("free space of {name}"), was, "free_bytes", disk_of(node, name).map(|d| d.free_bytes)),
         _ => Some(format!("the plan relies on `{fact}`, which this version of flock does not know")),
     }
 }
 
+fn free(device: &Accelerator, name: &str, was: &Value) -> Option<String> {
+    let was = was.as_u64()?;
+    let Some(is) = available(device) else {
+        let why = device.unknown.get("free_bytes").or_else(|| device.unknown.get("memory"));
+        let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
+        return Some(format!("free memory of {name} {} -> unknown{why}", format_bytes(was)));
+    };
+    // More free memory than planned with harms nobody.
+    (is.saturating_add(TOLERANCE_BYTES) < was).then(|| {
+        let others = device.processes.iter().filter(|process| !process.ours);
+        let largest = others.max_by_key(|process| (process.used_bytes, std::cmp::Reverse(process.pid)));
+        let who = largest.and_then(|process| Some((process.pid, process.used_bytes?)));
+        let who = who.map(|(pid, bytes)| format!("; process {pid} holds {}", format_bytes(bytes))).unwrap_or_default();
+        format!("free memory of {name} {} -> {} since the plan{who}", format_bytes(was), format_bytes(is))
+    })
+}
+
+/// Something of which there was enough and is not any more.
+fn short(what: &str, was: &Value, field: &str, is: Option<u64>) -> Option<String> {
+    let (was, needed) = (was[field].as_u64()?, was["needed_bytes"].as_u64()?);
+    let is = is?;
+    let text = || {
+        let (was, is, needed) = (format_bytes(was), format_bytes(is), format_bytes(needed));
+        format!("{what} {was} -> {is} since the plan, which needs {needed}")
+    };
+    (is < needed && is.saturating_add(TOLERANCE_BYTES) < was).then(text)
+}
+
+fn amount(value: &Value) -> String {
+    value.as_u64().map_or("unknown".to_owned(), format_bytes)
+}
+
+fn brief(digest: &str) -> String {
+    digest.chars().take(19).collect()
+}
+
 fn version(value: &Value) -> String {
+    if let Some(problem) = value["problem"].as_str() {
+        return format!("unusable ({problem})");
+    }
     match &value["version"] {
         Value::String(version) => version.clone(),
         _ if value.is_null() => "absent".to_owned(),

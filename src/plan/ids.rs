@@ -15,6 +15,9 @@ pub const MISSING_FILES: &str = "FLK403";
 /// The cluster was last applied from a commit that this repository does not have.
 pub const FOREIGN: &str = "FLK404";
 
+/// A model found no place.
+pub const NOT_PLACED: &str = "FLK405";
+
 /// Every identifier of this room, in order.
 pub const PLAN_DIAGNOSTICS: &[DiagnosticId] = &[
     DiagnosticId {
@@ -41,5 +44,10 @@ pub const PLAN_DIAGNOSTICS: &[DiagnosticId] = &[
         id: FOREIGN,
         title: "last applied from another repository",
         explanation: "The nodes remember a commit that this repository does not have. Two repositories with one cluster name on the same nodes stop each other's models: give one of them another name. After a rewritten history, or in a shallow clone, it is harmless.",
+    },
+    DiagnosticId {
+        id: NOT_PLACED,
+        title: "a model does not fit",
+        explanation: "On the hardware of the inventory, a model has fewer replicas than it asks for. The reasons are given per node, and the nearest change that would make it fit.",
     },
 ];

@@ -35,6 +35,9 @@ pub struct PlanInput<'a> {
     pub egress: Vec<Egress>,
     /// Which nodes may be touched.
     pub limits: Limits,
+    /// Nodes that are drained: of all differences only those are steps that empty them. They are held in the
+    /// inventory's member record, and the placement was made with the same set.
+    pub drain: BTreeSet<String>,
     /// Pauses that have not ended; the caller knows the time.
     pub pauses: Vec<Pause>,
     /// Findings of earlier stages that a reader of the plan should see.

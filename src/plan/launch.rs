@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::base::EngineKind;
-use crate::config::Model;
-use crate::engine::{self, Planned, Settings};
+use crate::config::{Engine, Model};
+use crate::engine::{self, Contained, Planned, Runtime, Settings};
+use crate::inventory::{ContainerRef, NodeFacts};
 use crate::placement::{Candidate, Placed};
 use crate::sizing::layer_split;
 
@@ -19,10 +20,36 @@ pub(super) struct Launch {
     pub key_env: Option<String>,
     /// How long a start may take.
     pub ready_timeout_ms: u64,
+    /// The container it runs in, where that outlives its client.
+    pub container: Option<ContainerRef>,
+    /// The maker of its devices.
+    pub vendor: String,
+    /// What the maker's runtime knows its devices by.
+    pub devices: Vec<String>,
+}
+
+/// The maker of a replica's devices, and what its runtime knows them by: a shape never mixes makers. A device whose
+/// UUID is flock's own name for it (its `unknown` says why) goes by its index.
+fn visible(placed: &Placed, facts: Option<&NodeFacts>) -> (String, Vec<String>) {
+    let known = |uuid: &String| facts.and_then(|facts| facts.accelerator(uuid));
+    let vendor = placed.accelerators.iter().find_map(known).map_or_else(|| "nvidia".to_owned(), |a| a.vendor.clone());
+    let name = |uuid: &String| match known(uuid) {
+        Some(device) if device.unknown.contains_key("uuid") => device.index.to_string(),
+        _ => uuid.clone(),
+    };
+    (vendor, placed.accelerators.iter().map(name).collect())
 }
 
 /// How this replica's program is started. `entry` is the path of its weights on the node.
-pub(super) fn launch(placed: &Placed, candidate: &Candidate, model: &Model, entry: &str) -> Launch {
+pub(super) fn launch(
+    placed: &Placed,
+    candidate: &Candidate,
+    model: &Model,
+    program: &str,
+    entry: &str,
+    facts: Option<&NodeFacts>,
+) -> Launch {
+    let (vendor, names) = visible(placed, facts);
     let devices = placed.accelerators.len();
     let layers = match placed.engine {
         // As it was sized: equal shares, and every layer named, however many there are.
@@ -55,9 +82,104 @@ pub(super) fn launch(placed: &Placed, candidate: &Candidate, model: &Model, entr
     };
     let timeout = engine::ready_timeout(placed.engine, candidate.variant.download_bytes);
     Launch {
-        argv: engine::argv(placed.engine, &placed.program, &settings),
-        env: engine::device_environment(placed.engine, &placed.accelerators),
+        argv: engine::argv(placed.engine, program, &settings),
+        env: engine::device_environment(placed.engine, &vendor, &names),
         key_env: engine::key_environment(placed.engine).map(str::to_owned),
         ready_timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+        container: None,
+        vendor,
+        devices: names,
+    }
+}
+
+/// The program that a placed replica names, and what runs it: on a node whose container runtime was found for it,
+/// placement's program is the runtime's.
+pub(super) fn program<'a>(placed: &'a Placed, engine: Option<&'a Engine>) -> &'a str {
+    let Some(engine) = engine.filter(|engine| runtime(placed, engine).is_some()) else { return &placed.program };
+    let own = engine.paths.iter().find(|path| path.node.as_deref() == Some(placed.node.as_str()));
+    let general = || engine.paths.iter().find(|path| path.node.is_none());
+    own.or_else(general).map_or(engine::program_in_image(placed.engine), |path| &path.path.value)
+}
+
+fn runtime<'a>(placed: &Placed, engine: &'a Engine) -> Option<(Runtime, &'a str)> {
+    let image = engine.extras.container.as_ref()?;
+    Some((Runtime::of(&placed.program)?, &image.value))
+}
+
+/// Puts the program into its container and loads its modules. `env` is all of its environment.
+pub(super) fn surround(
+    launch: &mut Launch,
+    placed: &Placed,
+    engine: &Engine,
+    instance: &str,
+    weights: &str,
+    env: &BTreeMap<String, String>,
+) {
+    if let Some((runtime, image)) = runtime(placed, engine) {
+        let name = format!("flock-{instance}");
+        // The agent's marks go in too: processes that can be seen are then known to be ours.
+        let more = launch.key_env.as_deref().into_iter().chain(["FLOCK_INSTANCE", "FLOCK_INSTANCE_STATE"]);
+        let contained = Contained {
+            runtime: &placed.program,
+            image,
+            name: &name,
+            weights,
+            accelerators: &launch.devices,
+            vendor: &launch.vendor,
+            env: engine::names(env, more),
+        };
+        launch.argv = engine::in_container(runtime, &contained, &launch.argv);
+        let stays = runtime.outlives_client();
+        launch.container = stays.then(|| ContainerRef { program: placed.program.clone(), name });
+    }
+    let modules: Vec<String> = engine.extras.modules.iter().map(|module| module.value.clone()).collect();
+    launch.argv = engine::with_modules(&modules, std::mem::take(&mut launch.argv));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Spanned;
+    use crate::plan::testing::*;
+
+    #[test]
+    fn modules_containers_and_environments_are_in_the_plan() {
+        use crate::config::{Engine, EngineExtras};
+        let spanned = |text: &str| Spanned::new(text.to_owned(), at("cluster.kdl", 9));
+        let planned = |program: &str, extras: EngineExtras| {
+            let mut world = World::new(&[("ada-1", 1)]);
+            world.want(&[Wish::new("coder", 3)], &[("coder", 0, "ada-1", vec![0], 18)]);
+            for placed in &mut world.placement.instances {
+                placed.program = program.to_owned();
+            }
+            let kind = world.placement.instances[0].engine;
+            let env = BTreeMap::from([("A".to_owned(), "engine".to_owned()), ("B".to_owned(), "engine".to_owned())]);
+            let engine =
+                Engine { kind: Spanned::new(kind, at("cluster.kdl", 8)), version: None, paths: vec![], env, extras };
+            world.desired.engines = BTreeMap::from([(kind, engine)]);
+            let own = BTreeMap::from([("B".to_owned(), "node".to_owned()), ("C".to_owned(), "node".to_owned())]);
+            world.desired.nodes.get_mut("ada-1").expect("there").extras.env = own;
+            world.plan().instances.remove(0)
+        };
+        let plain = planned("/opt/vllm/bin/vllm", EngineExtras::default());
+        assert_eq!(plain.argv[0], "/opt/vllm/bin/vllm");
+        let env = |name: &str| plain.env.get(name).map(String::as_str);
+        assert_eq!((env("A"), env("B"), env("C")), (Some("engine"), Some("engine"), Some("node")));
+        let modules = EngineExtras { modules: vec![spanned("cuda/12")], ..EngineExtras::default() };
+        let loaded = planned("/opt/vllm/bin/vllm", modules);
+        assert_ne!(loaded.specification, plain.specification);
+        assert_eq!((loaded.argv[0].as_str(), &loaded.modules), ("/bin/bash", &vec!["cuda/12".to_owned()]));
+        assert!(loaded.argv.ends_with(&plain.argv), "{:?}", loaded.argv);
+        let image = || EngineExtras { container: Some(spanned("vllm/vllm-openai:v0.11.0")), ..EngineExtras::default() };
+        let docker = planned("/usr/bin/docker", image());
+        let container = docker.spec.container.as_ref().expect("outlives its client");
+        assert_eq!(container.name, format!("flock-{}", docker.instance));
+        assert!(docker.argv.contains(&container.name) && docker.argv[..2] == ["/usr/bin/docker", "run"]);
+        assert_eq!(docker.spec.argv, docker.argv);
+        let apptainer = planned("/usr/bin/apptainer", image());
+        assert!(apptainer.spec.container.is_none() && apptainer.argv[1] == "exec");
+        assert_eq!(apptainer.image.as_deref(), Some("vllm/vllm-openai:v0.11.0"));
+        // One that a snapshot found outside any container runs as it is.
+        assert_eq!(planned("/opt/vllm/bin/vllm", image()).argv, plain.argv);
     }
 }

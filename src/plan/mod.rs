@@ -36,6 +36,8 @@ mod specify;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_trust;
 
 pub use build::plan;
 pub use check::check;
@@ -45,9 +47,11 @@ pub use digest::{TOLERANCE_BYTES, inventory_digest, plan_digest, seal};
 pub use document::*;
 pub use drift::{decay, drift};
 pub use events::{Event, Outcome, StepEnd};
-pub use guard::{guards, loads_onto, stale, touched};
-pub use ids::{FOREIGN, PLAN_DIAGNOSTICS};
+pub use fetch::only_fetches;
+pub use guard::{guards, loads_onto, memory_taken, stale, touched};
+pub use ids::{FOREIGN, NOT_PLACED, PLAN_DIAGNOSTICS};
 pub use input::{Limits, ObservedSpecs, PlanInput, unreachable_nodes};
 pub use observe::{Observed, observe};
-pub use select::{SelectError, Selection, glob};
+pub use ports::DEFAULT_RANGE as DEFAULT_PORTS;
+pub use select::{SelectError, Selection};
 pub use specify::{Located, instance_id, weights_on_node};

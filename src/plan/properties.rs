@@ -67,6 +67,29 @@ fn mishap(world: &mut World, kind: u8) {
     }
 }
 
+/// Whether anything differs between what is wanted and what is, told from the facts alone: who runs where under whose
+/// eyes, and which files are there.
+fn differs(world: &World, wanted: &[PlannedInstance]) -> bool {
+    let should: BTreeSet<(&str, &str)> = wanted.iter().map(|i| (i.node.as_str(), i.instance.as_str())).collect();
+    let told =
+        world.observed.iter().flat_map(|(node, specs)| specs.iter().map(|s| (node.as_str(), s.instance.as_str())));
+    let runs = world.inventory.nodes.iter().flat_map(|node| {
+        node.instances
+            .iter()
+            .filter(|i| i.running && i.state == crate::base::InstanceState::Ready)
+            .map(|i| (node.name.as_str(), i.instance.as_str()))
+    });
+    let unwatched = |node: &str| !world.inventory.node(node).unwrap().agent.as_ref().unwrap().supervising;
+    let lacks = |i: &PlannedInstance| {
+        let there = &world.inventory.node(&i.node).unwrap().weights;
+        i.spec.weights.iter().any(|w| !there.iter().any(|t| Some(&t.revision) == w.revision.as_ref() && t.complete))
+    };
+    should != told.collect()
+        || should != runs.collect()
+        || should.iter().any(|(node, _)| unwatched(node))
+        || wanted.iter().any(lacks)
+}
+
 /// Plays a plan with everything in parallel that may be, steps ending in a given order; memory must suffice always.
 fn play(world: &World, plan: &Plan, order: &[usize]) -> Result<(), TestCaseError> {
     let mut used: BTreeMap<(String, String), BTreeMap<String, u64>> = BTreeMap::new();
@@ -142,6 +165,9 @@ proptest! {
         world.want(&wishes, &spots);
         let plan = world.plan();
         let again = serde_json::to_string(&world.plan()).unwrap();
+        if plan.blocked.is_empty() && plan.deferred.is_empty() {
+            prop_assert_eq!(differs(&world, &plan.instances), !plan.steps.is_empty(), "{:#?}", plan.steps);
+        }
         prop_assert_eq!(serde_json::to_string(&plan).unwrap(), again);
         prop_assert_eq!(check(&plan, &world.inventory, &world.observed), Vec::<String>::new());
         play(&world, &plan, &order)?;
@@ -149,6 +175,7 @@ proptest! {
         world.apply(&plan);
         let rest = world.plan();
         prop_assert!(rest.steps.is_empty(), "{:#?}", rest.steps);
+        prop_assert!(!differs(&world, &rest.instances));
         prop_assert!(rest.drift.is_empty(), "{:?}", rest.drift);
         prop_assert_eq!(rest.summary.unchanged as usize, rest.instances.len());
         let running: BTreeSet<String> =

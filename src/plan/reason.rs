@@ -6,6 +6,7 @@ use super::input::labels_of;
 use super::{Because, Observed, PlanInput, PlannedInstance};
 use crate::base::Place;
 use crate::config::{LabelIs, Model};
+use crate::engine::names_internal_port;
 use crate::inventory::InstanceSpec;
 
 /// What reasons are found in.
@@ -230,7 +231,8 @@ fn changed_flags(was: &[String], is: &[String]) -> Vec<FlagChange> {
     let names: std::collections::BTreeSet<&String> = was.keys().chain(is.keys()).collect();
     names
         .into_iter()
-        .filter(|name| !FOLLOWS.contains(&name.as_str()) && was.get(*name) != is.get(*name))
+        .filter(|name| !FOLLOWS.contains(&name.as_str()) && !names_internal_port(name))
+        .filter(|name| was.get(*name) != is.get(*name))
         .map(|name| (name.clone(), was.get(name).cloned(), is.get(name).cloned()))
         .collect()
 }
@@ -273,6 +275,7 @@ fn changed_keys(was: &BTreeMap<String, String>, is: &BTreeMap<String, String>) -
     let names: std::collections::BTreeSet<&String> = was.keys().chain(is.keys()).collect();
     names
         .into_iter()
+        .filter(|name| !names_internal_port(name))
         .filter_map(|name| match (was.get(name), is.get(name)) {
             (Some(a), Some(b)) if a != b => Some((name.clone(), "changed")),
             (None, Some(_)) => Some((name.clone(), "added")),

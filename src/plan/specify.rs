@@ -32,6 +32,11 @@ struct Specification<'a> {
     pipeline_parallel: u32,
     arguments: Vec<(&'a str, Option<&'a str>)>,
     env: &'a BTreeMap<String, String>,
+    // Left out where there are none, so that what runs already keeps its digest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    image: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    modules: Vec<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -139,14 +144,19 @@ pub(super) fn specify(
 ) -> Option<PlannedInstance> {
     let model = desired.models.get(&placed.model)?;
     let engine = desired.engines.get(&placed.engine);
-    let mut env = engine.map(|engine| engine.env.clone()).unwrap_or_default();
+    // The nearer word wins: the model's, the engine's, the node's.
+    let mut env = desired.nodes.get(&placed.node).map(|node| node.extras.env.clone()).unwrap_or_default();
+    env.extend(engine.map(|engine| engine.env.clone()).unwrap_or_default());
     env.extend(model.env.clone());
+    let program = launch::program(placed, engine);
+    let image = engine.and_then(|engine| engine.extras.container.as_ref()).map(|image| image.value.as_str());
+    let modules = engine.map(|engine| engine.extras.modules.as_slice()).unwrap_or_default();
     let concurrency = model.concurrency.value;
     let kv_dtype = model.kv_dtype.as_ref().map(|dtype| dtype.value);
     let specification = Digest::of_json(&Specification {
         model: &placed.model,
         engine: placed.engine,
-        program: &placed.program,
+        program,
         engine_version: engine.and_then(|engine| engine.version.as_ref()).map(|version| version.value.as_str()),
         variant: &candidate.label,
         revision: &candidate.revision,
@@ -157,14 +167,19 @@ pub(super) fn specify(
         pipeline_parallel: placed.pipeline_parallel,
         arguments: model.arguments.iter().map(|a| (a.value.0.as_str(), a.value.1.as_deref())).collect(),
         env: &env,
+        image,
+        modules: modules.iter().map(|module| module.value.as_str()).collect(),
     })
     .to_string();
     let cluster = &desired.cluster.name.value;
     let id = instance_id(cluster, &placed.model, placed.replica, &specification, &placed.accelerators, &placed.node);
     let located = weights_on_node(candidate, desired, &placed.node, facts);
-    let launch = launch::launch(placed, candidate, model, &located.entry);
+    let mut launch = launch::launch(placed, candidate, model, program, &located.entry, facts);
     // What flock itself sets (which devices an engine sees) wins over what people set.
     env.extend(launch.env.clone());
+    if let Some(engine) = engine {
+        launch::surround(&mut launch, placed, engine, &id, &located.folder, &env);
+    }
     let memory = memory(placed);
     let spec = spec(placed, candidate, &located, &launch, &env, &memory, &id, &specification);
     Some(PlannedInstance {
@@ -176,6 +191,8 @@ pub(super) fn specify(
         nodes: vec![placed.node.clone()],
         engine: placed.engine,
         engine_version: placed.engine_version.clone(),
+        image: image.map(str::to_owned),
+        modules: modules.iter().map(|module| module.value.clone()).collect(),
         variant: candidate.label.clone(),
         accelerators: placed.accelerators.clone(),
         tensor_parallel: placed.tensor_parallel,
@@ -249,6 +266,7 @@ fn spec(
         key_env: launch.key_env.clone(),
         port: 0,
         port_alternates: Vec::new(),
+        internal_ports: Vec::new(),
         served_name: placed.model.clone(),
         weights: vec![WeightsRef {
             revision: copied.then(|| candidate.revision.clone()),
@@ -258,5 +276,7 @@ fn spec(
         planned_bytes: memory.per_accelerator.iter().map(|bytes| bytes.total_bytes).collect(),
         planned_host_bytes: memory.host.total_bytes,
         ready_timeout_ms: launch.ready_timeout_ms,
+        unresponsive_after_ms: 0,
+        container: launch.container.clone(),
     }
 }

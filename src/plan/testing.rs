@@ -1,7 +1,7 @@
 //! A small world for tests: nodes with equal cards, models with weights of any size, and a simulator that does what
 //! a plan says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Limits, ObservedSpecs, Plan, PlanInput, Verb, plan};
@@ -58,6 +58,7 @@ pub struct World {
     pub candidates: Candidates,
     pub placement: Placement,
     pub limits: Limits,
+    pub drain: BTreeSet<String>,
 }
 
 pub fn uuid(node: &str, index: u32) -> String {
@@ -94,6 +95,7 @@ impl World {
             candidates: Candidates::new(),
             placement: placement(Vec::new()),
             limits: Limits::default(),
+            drain: BTreeSet::new(),
         }
     }
 
@@ -117,6 +119,7 @@ impl World {
             placement: &self.placement,
             egress: Vec::new(),
             limits: self.limits.clone(),
+            drain: self.drain.clone(),
             pauses: Vec::new(),
             warnings: Vec::new(),
         }
@@ -154,6 +157,8 @@ impl World {
                         files: fetch.fetch.files.iter().map(|file| file.name.clone()).collect(),
                         size_bytes: step.download_bytes,
                         complete: true,
+                        sha256: None,
+                        architecture: None,
                         variants: Vec::new(),
                         problem: None,
                     });
@@ -234,6 +239,7 @@ fn facts(name: &str, cards: u32) -> NodeFacts {
             used_bytes: Some(GIB / 2),
             reserved_bytes: Some(GIB / 2),
             unified: false,
+            ..Default::default()
         },
         healthy: true,
         ..Default::default()

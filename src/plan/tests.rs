@@ -31,11 +31,30 @@ fn a_new_model_is_fetched_then_started_and_then_nothing_differs() {
     assert_eq!(plan.steps[1].after, [1]);
     assert_eq!(plan.steps[1].detail, "cluster.kdl:12 model \"coder\"");
     let instance = &plan.instances[0];
-    assert_eq!((instance.port, instance.port_alternates.as_slice()), (20000, &[20001, 20002, 20003, 20004][..]));
+    assert_eq!((instance.port, instance.port_alternates.as_slice()), (20000, &[20005, 20006, 20007, 20008][..]));
     assert_eq!(instance.instance.len(), 12);
     let again = world.plan();
     assert!(again.steps.is_empty());
     assert_eq!(again.summary, Summary { unchanged: 1, ..Default::default() });
+}
+
+#[test]
+fn an_engine_is_shown_its_devices_in_the_words_of_their_maker() {
+    let mut world = World::new(&[("ada-1", 2)]);
+    world.want(&[Wish::new("coder", 12)], &[("coder", 0, "ada-1", vec![0, 1], 18)]);
+    let nvidia = world.plan().instances[0].env.clone();
+    assert_eq!(nvidia["CUDA_VISIBLE_DEVICES"], "GPU-ada-1-0,GPU-ada-1-1");
+    assert!(!nvidia.contains_key("ROCR_VISIBLE_DEVICES"));
+    for device in &mut world.node("ada-1").accelerators {
+        device.vendor = "amd".into();
+    }
+    // One of them has no number of its own: ROCm knows it by its index.
+    let second = &mut world.node("ada-1").accelerators[1];
+    second.unknown.insert("uuid".into(), "identified by its PCI address".into());
+    let index = second.index;
+    let amd = world.plan().instances[0].env.clone();
+    assert_eq!(amd["ROCR_VISIBLE_DEVICES"], format!("GPU-ada-1-0,{index}"));
+    assert!(!amd.contains_key("CUDA_VISIBLE_DEVICES"), "HIP would read it as indices: {amd:?}");
 }
 
 #[test]
@@ -111,11 +130,11 @@ fn ports_that_others_use_are_walked_around_and_a_bad_range_is_a_warning() {
     world.want(&wishes, &[("a", 0, "ada-1", vec![0], 4), ("b", 0, "ada-1", vec![1], 4)]);
     let plan = world.converge();
     let ports: Vec<_> = plan.instances.iter().map(|i| (i.port, i.port_alternates[0])).collect();
-    assert_eq!(ports, [(20001, 20004), (20003, 20008)]);
+    assert_eq!(ports, [(20001, 20012), (20007, 20016)]);
     assert_eq!(plan.warnings[0].id, "FLK400");
-    world.node("ada-1").ports_in_use = vec![20001, 20003];
+    world.node("ada-1").ports_in_use = vec![20001, 20007];
     assert_eq!(world.plan().instances[0].port, 20001);
-    world.desired.nodes.get_mut("ada-1").unwrap().ports = (20000, 20001);
+    world.desired.nodes.get_mut("ada-1").unwrap().ports = (20000, 20007);
     world.node("ada-1").instances.clear();
     world.observed.clear();
     let plan = world.plan();
@@ -262,6 +281,17 @@ fn a_dead_engine_starts_again_and_a_dead_supervisor_is_adopted() {
 }
 
 #[test]
+fn an_engine_that_its_agent_knows_by_its_mark_alone_is_the_planned_one() {
+    let mut world = coder_runs();
+    let instance = world.instance("coder");
+    (instance.model, instance.specification, instance.port) = ("(unknown)".into(), String::new(), 0);
+    (instance.state, instance.accelerators) = (InstanceState::Stopping, Vec::new());
+    world.observed.values_mut().for_each(Vec::clear);
+    assert_eq!(verbs(&world.converge()), [(Verb::Restart, "coder", Because::Drift)]);
+    assert!(world.plan().steps.is_empty());
+}
+
+#[test]
 fn lost_files_come_again_without_touching_the_engine() {
     let mut world = coder_runs();
     world.node("ada-1").weights.clear();
@@ -280,10 +310,38 @@ fn a_sick_card_and_a_held_node_are_left_for_their_own_reasons() {
     assert_eq!(verbs(&plan), [(Verb::Move, "coder", Because::Decay)]);
     assert_eq!(plan.decay[0].kind, "accelerator_unhealthy");
     world.node("ada-1").accelerators[0].healthy = true;
-    world.inventory.member.holds = vec![Hold { node: "ada-1".into(), reason: "new fan".into() }];
+    world.inventory.member.holds = vec![Hold { node: "ada-1".into(), reason: "new fan".into(), ..Hold::default() }];
     let plan = world.plan();
     assert_eq!(plan.steps[0].because, Because::Drain);
     assert_eq!(plan.steps[0].detail, "`ada-1` is cordoned: new fan");
+}
+
+/// A drain moves what runs there, whatever else the config wants, and leaves what is protected.
+#[test]
+fn a_drain_empties_its_nodes_and_does_nothing_else() {
+    let mut world = coder_runs();
+    world.drain.insert("ada-1".to_owned());
+    world.inventory.member.holds =
+        vec![Hold { node: "ada-1".into(), reason: "new fan".into(), by: "ada@desk".into(), since: "then".into() }];
+    let wishes = [Wish::new("coder", 12), Wish::new("b", 4)];
+    world.want(&wishes, &[("coder", 0, "ada-2", vec![0], 18), ("b", 0, "ada-2", vec![1], 18)]);
+    let plan = world.plan();
+    assert_eq!(verbs(&plan), [(Verb::Fetch, "coder", Because::Drain), (Verb::Move, "coder", Because::Drain)]);
+    assert!(!plan.steps[1].interrupts, "there is room: the new one starts first");
+    let deferred: Vec<(&str, &str)> = plan.deferred.iter().map(|d| (d.model.as_str(), d.reason.as_str())).collect();
+    assert!(deferred.contains(&("b", "selection")), "{deferred:?}");
+
+    // Nowhere else: it stops, and that is because of the drain.
+    world.want(&wishes[..1], &[]);
+    assert_eq!(verbs(&world.plan()), [(Verb::Stop, "coder", Because::Drain)]);
+
+    // Protected, it stays, and the plan says so.
+    let reason = "a demo".to_owned();
+    world.inventory.member.protections = vec![Protection { model: "coder".into(), since: "then".into(), reason }];
+    world.want(&wishes[..1], &[("coder", 0, "ada-1", vec![0], 18)]);
+    let plan = world.plan();
+    assert!(plan.steps.is_empty(), "{:?}", plan.steps);
+    assert_eq!((plan.blocked[0].model.as_str(), plan.blocked[0].policy.as_str()), ("coder", "protect"));
 }
 
 #[test]
@@ -376,27 +434,31 @@ fn a_saved_plan_is_stale_when_something_moved_and_not_when_it_wobbles() {
     let free = |bytes: u64| move |w: &mut World| w.node("ada-1").accelerators[0].memory.free_bytes = Some(bytes);
     assert_eq!(said(&free(23 * GIB - (200 << 20))), "");
     assert_eq!(said(&free(24 * GIB)), "");
-    assert_eq!(said(&free(2 * GIB)), "ada-1: accelerator GPU-ada-1-0 free memory 23.0 GiB -> 2.0 GiB");
+    assert_eq!(said(&free(2 * GIB)), "ada-1: free memory of GPU-ada-1-0 23.0 GiB -> 2.0 GiB since the plan");
     assert!(said(&|w| w.node("ada-1").generation = 4).contains("generation 3 -> 4"));
     assert!(said(&|w| w.node("ada-1").reachable = false).contains("unreachable"));
     assert!(said(&|w| w.fail("coder")).contains("`coder` no longer runs"));
     assert!(said(&|w| w.node("ada-1").weights.clear()).contains("weights"));
-    assert!(said(&|w| w.node("ada-1").accelerators[0].healthy = false).contains("healthy true -> false"));
+    assert!(said(&|w| w.node("ada-1").accelerators[0].healthy = false).contains("GPU-ada-1-0 healthy -> unhealthy"));
     assert_eq!(said(&|w| w.node("ada-2").generation = 9), "");
     let applied = plan_digest(&plan).to_string();
     assert!(
         said(&|w| {
-            w.inventory.member.applied =
-                Some(crate::inventory::Applied { plan_digest: applied.clone(), ..Default::default() })
+            w.inventory.member.applied = Some(crate::inventory::Applied {
+                plan_digest: applied.clone(),
+                by: "ada@lab".into(),
+                at: "2026-01-02T03:04:05Z".into(),
+                ..Default::default()
+            })
         })
-        .contains("applied already")
+        .contains("this plan was applied already, by ada@lab at 2026-01-02T03:04:05Z")
     );
 }
 
 #[test]
 fn no_figure_is_too_large_and_no_name_too_foreign_for_sums_and_sentences() {
     let mut world = coder_runs();
-    let process = |ours| AcceleratorProcess { pid: 7, used_bytes: Some(u64::MAX), ours };
+    let process = |ours| AcceleratorProcess { pid: 7, used_bytes: Some(u64::MAX), ours, ..Default::default() };
     let device = &mut world.node("ada-1").accelerators[0];
     device.memory = AcceleratorMemory { free_bytes: Some(u64::MAX), ..device.memory.clone() };
     device.processes = vec![process(true), process(true), process(false), process(false)];
@@ -486,6 +548,8 @@ fn weights_on_a_node_are_used_where_the_agent_found_them() {
             files: Vec::new(),
             size_bytes: 1,
             complete: false,
+            sha256: None,
+            architecture: None,
             variants: Vec::new(),
             problem: None,
         });
@@ -528,4 +592,35 @@ fn hundreds_of_replicas_are_planned_in_a_moment() {
     let plan = world.plan();
     assert!(check(&plan, &world.inventory, &world.observed).is_empty());
     assert!(plan.summary.moves >= 400 && plan.summary.stop <= 400, "{:?}", plan.summary);
+}
+
+#[test]
+fn memory_that_others_took_is_seen_before_a_load_and_our_own_is_not_theirs() {
+    let mut world = coder_runs();
+    world.want(&[Wish { context: 1024, ..Wish::new("coder", 12) }], &[("coder", 0, "ada-1", vec![0], 18)]);
+    let plan = world.plan();
+    let spec = &plan.instances[0].spec;
+    let said = |free: u64, foreign: u64, ours: u64| {
+        let mut node = world.inventory.node("ada-1").unwrap().clone();
+        let device = &mut node.accelerators[0];
+        device.memory.free_bytes = Some(free);
+        let holds = |pid, used_bytes, ours| AcceleratorProcess {
+            pid,
+            used_bytes: Some(used_bytes),
+            ours,
+            ..AcceleratorProcess::default()
+        };
+        device.processes = vec![holds(4711, foreign, false), holds(2, ours, true)];
+        memory_taken(&plan, spec, &node)
+    };
+    assert_eq!(said(20 * GIB, 0, 0), None);
+    // What it replaces still holds its share.
+    assert_eq!(said(3 * GIB, 0, 16 * GIB), None);
+    assert_eq!(said(18 * GIB - (200 << 20), 0, 0), None, "within tolerance");
+    let text = said(3 * GIB, 20 * GIB, 0).unwrap();
+    assert!(text.contains("needs 18.0 GiB") && text.contains("has 3.0 GiB") && text.contains("4711"), "{text}");
+    // A driver that does not tell is no reason to refuse.
+    let mut node = world.inventory.node("ada-1").unwrap().clone();
+    node.accelerators[0].memory.free_bytes = None;
+    assert_eq!(memory_taken(&plan, spec, &node), None);
 }
