@@ -27,13 +27,14 @@ impl Instance {
         gone_ms: Option<u64>,
     ) -> Result<Outcome, AgentError> {
         self.readiness = None;
+        self.silence = None;
         // A clock that was set back must neither stretch the grace nor end it.
         let began_ms = began_ms.min(view.now);
         self.record.phase = Phase::Ending { why: why.clone(), began_ms, grace_ms, gone_ms };
         let Some(snapshot) = view.snapshot else { return Ok(Outcome::Kept) };
         let living = self.record.living(view.layout, snapshot, view.boot_id);
         if !living.is_empty() {
-            self.remember(&living, view)?;
+            let remembered = self.remember(&living, view);
             let leader = self.record.process.as_ref().map(|leader| leader.pid);
             let patience = view.now.saturating_sub(began_ms);
             if patience >= grace_ms {
@@ -42,6 +43,10 @@ impl Instance {
                 self.asked_to_end = true;
                 kill::signal(&living, leader, rustix::process::Signal::TERM);
             }
+            // After the signals: what cannot be written down can be ended all the same.
+            return remembered.map(|()| Outcome::Kept);
+        }
+        if !self.container_is_gone(view.layout, false) {
             return Ok(Outcome::Kept);
         }
         if self.child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None))) {
@@ -50,10 +55,9 @@ impl Instance {
         if self.release.is_none() {
             let gone_ms = gone_ms.unwrap_or(view.now);
             self.record.phase = Phase::Ending { why, began_ms, grace_ms, gone_ms: Some(gone_ms) };
-            self.record.save(view.layout)?;
             let pids = self.record.members.iter().map(|process| process.pid).collect();
-            self.release = Some(ready::release(self.record.spec.accelerators.clone(), pids));
-            return Ok(Outcome::Kept);
+            self.release = Some(ready::release(&view.layout.node, self.record.spec.accelerators.clone(), pids));
+            return self.record.save(view.layout).map(|()| Outcome::Kept);
         }
         let waited = gone_ms.map_or(0, |gone| view.now.saturating_sub(gone));
         let deadline = u64::try_from(ready::RELEASE_DEADLINE.as_millis()).unwrap_or(u64::MAX);
@@ -68,6 +72,7 @@ impl Instance {
         let id = self.record.spec.instance.clone();
         logs::note(&view.layout.keeper_log(), &format!("{id} ended ({why:?})"));
         self.release = None;
+        self.removal = None;
         self.asked_to_end = false;
         self.record.process = None;
         self.record.members.clear();
@@ -104,6 +109,7 @@ impl Instance {
     /// A failure of a running engine: what is left of it is ended first.
     pub(super) fn failed(&mut self, view: &View, cause: Cause, text: String, grace_ms: u64) -> Result<(), AgentError> {
         self.readiness = None;
+        self.silence = None;
         let port = self.record.port;
         let others = |port: &u16| *port != self.record.port && !self.record.avoid_ports.contains(port);
         let spec = &self.record.spec;

@@ -1,24 +1,23 @@
-//! Looks for engines: the config's paths, then `PATH`, then the user's own program folder.
+//! Looks for engines: the config's paths, then `PATH`, then the user's own program folder. Where the config says
+//! environment modules, after they were loaded; where it says a container's image, for the runtime that runs it.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{Read, Seek};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::files::{read_json, write_json};
 use super::layout::expand_home;
+use super::tool::{self, is_program};
 use crate::base::EngineKind;
-use crate::engine::{parse_version, program_names, version_arguments};
+use crate::engine::{Runtime, image_version, parse_version, program_names, version_arguments, with_modules};
 use crate::inventory::{EngineFound, EngineQuery};
 
 /// How long a program may take to print its version: vLLM imports torch first.
 const VERSION_DEADLINE: Duration = Duration::from_secs(10);
-/// Most bytes of its output that are read.
-const VERSION_BYTES: u64 = 64 << 10;
 
 /// Versions by path, modification time, size and inode.
 type Cache = BTreeMap<String, String>;
@@ -29,15 +28,10 @@ pub fn find(queries: &[EngineQuery], home: &Path) -> Vec<EngineFound> {
     let path = home.join(".cache/flock-agent/engine-versions.json");
     let mut cache: Cache = read_json(&path).ok().flatten().unwrap_or_default();
     let before = cache.clone();
-    let programs: Vec<(EngineKind, PathBuf)> = queries
-        .iter()
-        .flat_map(|query| candidates(query, home).into_iter().map(|program| (query.kind, program)))
-        .collect();
     // All at once: each may take seconds to import its libraries.
     let answers: Vec<(EngineFound, Option<String>)> = thread::scope(|scope| {
-        let asked: Vec<_> =
-            programs.iter().map(|(kind, program)| scope.spawn(|| ask(*kind, program, &before))).collect();
-        asked.into_iter().filter_map(|asked| asked.join().ok()).collect()
+        let asked: Vec<_> = queries.iter().map(|query| scope.spawn(|| answer(query, home, &before))).collect();
+        asked.into_iter().filter_map(|asked| asked.join().ok()).flatten().collect()
     });
     for (found, key) in &answers {
         if let (Some(key), Some(version)) = (key, &found.version) {
@@ -52,13 +46,66 @@ pub fn find(queries: &[EngineQuery], home: &Path) -> Vec<EngineFound> {
     answers.into_iter().map(|(found, _)| found).collect()
 }
 
+fn answer(query: &EngineQuery, home: &Path, cache: &Cache) -> Vec<(EngineFound, Option<String>)> {
+    if let Some(image) = &query.image {
+        let (path, problem) = match runtime(&query.modules) {
+            Ok(program) => (program.display().to_string(), None),
+            Err(problem) => (image.clone(), Some(problem)),
+        };
+        return vec![(
+            EngineFound { kind: query.kind, version: image_version(query.kind, image), path, problem },
+            None,
+        )];
+    }
+    let programs = candidates(query, home);
+    thread::scope(|scope| {
+        let ask = |program| ask(query.kind, program, &query.modules, cache);
+        let asked: Vec<_> = programs.iter().map(|program| scope.spawn(move || ask(program))).collect();
+        asked.into_iter().filter_map(|asked| asked.join().ok()).collect()
+    })
+}
+
+/// The container runtime of this node: one that needs no daemon, else one whose daemon answers.
+pub fn runtime(modules: &[String]) -> Result<PathBuf, String> {
+    let mut problem = "neither apptainer, docker nor podman is there".to_owned();
+    for (name, runtime) in Runtime::PROGRAMS {
+        let Some(program) = lookup(name, modules) else { continue };
+        if !runtime.outlives_client() {
+            return Ok(program);
+        }
+        match tool::run(&mut in_modules(modules, &program, &["version"]), VERSION_DEADLINE) {
+            Ok(printed) if printed.code == Some(0) => return Ok(program),
+            Ok(printed) => problem = format!("{}: {}", program.display(), printed.last_line()),
+            Err(error) => problem = format!("{}: {error}", program.display()),
+        }
+    }
+    Err(problem)
+}
+
+/// Where a program of this name is found, once the modules are loaded.
+fn lookup(name: &str, modules: &[String]) -> Option<PathBuf> {
+    if modules.is_empty() {
+        return tool::on_path(name);
+    }
+    let mut command = in_modules(modules, Path::new("/bin/sh"), &["-c", "command -v \"$1\"", "sh", name]);
+    let printed = tool::run(&mut command, VERSION_DEADLINE).ok().filter(|printed| printed.code == Some(0))?;
+    Some(PathBuf::from(printed.last_line())).filter(|program| is_program(program))
+}
+
+fn in_modules(modules: &[String], program: &Path, arguments: &[&str]) -> Command {
+    let argv = std::iter::once(program.display().to_string()).chain(arguments.iter().map(|word| (*word).to_owned()));
+    let argv = with_modules(modules, argv.collect());
+    let mut command = Command::new(&argv[0]);
+    command.args(&argv[1..]);
+    command
+}
+
 /// Programs to ask: every path of the config, missing ones too, then the first hit per name on `PATH`.
 fn candidates(query: &EngineQuery, home: &Path) -> Vec<PathBuf> {
     let mut list: Vec<PathBuf> = query.paths.iter().map(|path| expand_home(path, home)).collect();
-    let search = std::env::var_os("PATH").unwrap_or_default();
-    let folders: Vec<PathBuf> = std::env::split_paths(&search).chain([home.join(".local/bin")]).collect();
     for name in program_names(query.kind) {
-        list.extend(folders.iter().map(|folder| folder.join(name)).find(|program| is_program(program)));
+        let own = || Some(home.join(".local/bin").join(name)).filter(|program| is_program(program));
+        list.extend(lookup(name, &query.modules).or_else(own));
     }
     let mut seen = Vec::new();
     list.retain(|program| {
@@ -70,12 +117,8 @@ fn candidates(query: &EngineQuery, home: &Path) -> Vec<PathBuf> {
     list
 }
 
-fn is_program(path: &Path) -> bool {
-    path.is_absolute() && fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
-}
-
 /// One program, and the key of its version where the cache does not have it yet.
-fn ask(kind: EngineKind, program: &Path, cache: &Cache) -> (EngineFound, Option<String>) {
+fn ask(kind: EngineKind, program: &Path, modules: &[String], cache: &Cache) -> (EngineFound, Option<String>) {
     let path = program.display().to_string();
     match fs::metadata(program) {
         Err(error) => (EngineFound { kind, version: None, path, problem: Some(error.to_string()) }, None),
@@ -84,11 +127,16 @@ fn ask(kind: EngineKind, program: &Path, cache: &Cache) -> (EngineFound, Option<
             (EngineFound { kind, version: None, path, problem }, None)
         }
         Ok(meta) => {
-            let key = format!("{path}|{}.{}|{}|{}", meta.mtime(), meta.mtime_nsec(), meta.size(), meta.ino());
+            let changed = (meta.mtime(), meta.mtime_nsec());
+            let mut key = format!("{path}|{}.{}|{}|{}", changed.0, changed.1, meta.size(), meta.ino());
+            for module in modules {
+                key.push('|');
+                key.push_str(module);
+            }
             if let Some(version) = cache.get(&key) {
                 return (EngineFound { kind, version: Some(version.clone()), path, problem: None }, None);
             }
-            match version_of(kind, program) {
+            match version_of(kind, program, modules) {
                 Ok(version) => (EngineFound { kind, version: Some(version), path, problem: None }, Some(key)),
                 Err(problem) => (EngineFound { kind, version: None, path, problem: Some(problem) }, None),
             }
@@ -96,62 +144,16 @@ fn ask(kind: EngineKind, program: &Path, cache: &Cache) -> (EngineFound, Option<
     }
 }
 
-fn version_of(kind: EngineKind, program: &Path) -> Result<String, String> {
-    let output = version_output(program, version_arguments(kind))?;
-    parse_version(kind, &output).ok_or_else(|| {
-        let last = output.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or("nothing");
-        let last: String = last.chars().filter(|c| !c.is_control()).take(200).collect();
-        format!("printed no version but: {last}")
-    })
-}
-
-/// What the program prints, both streams together, in the order it came.
-fn version_output(program: &Path, arguments: &[&str]) -> Result<String, String> {
-    // A file, not a pipe: a grandchild that keeps a pipe open would outlast the deadline.
-    let mut output = scratch_file().map_err(|error| format!("no scratch file for its output: {error}"))?;
-    let copy = |file: &File| file.try_clone().map_err(|error| error.to_string());
-    let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null()).stdout(copy(&output)?).stderr(copy(&output)?);
-    std::os::unix::process::CommandExt::process_group(&mut command, 0);
-    let mut child = command.spawn().map_err(|error| error.to_string())?;
-    let started = Instant::now();
-    let status = loop {
-        match child.try_wait() {
-            Ok(Some(status)) => break Some(status),
-            Ok(None) if started.elapsed() < VERSION_DEADLINE => std::thread::sleep(Duration::from_millis(20)),
-            Ok(None) | Err(_) => break None,
-        }
-    };
-    if status.is_none() {
-        if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
-            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-        }
-        let _ = child.wait();
-        return Err(format!("did not print its version within {} s", VERSION_DEADLINE.as_secs()));
-    }
-    let mut text = Vec::new();
-    output.rewind().map_err(|error| error.to_string())?;
-    output.take(VERSION_BYTES).read_to_end(&mut text).map_err(|error| error.to_string())?;
-    Ok(String::from_utf8_lossy(&text).into_owned())
-}
-
-/// A file without a name.
-fn scratch_file() -> std::io::Result<File> {
-    let folder = std::env::temp_dir();
-    let flags = i32::try_from(rustix::fs::OFlags::TMPFILE.bits()).unwrap_or(0);
-    let unnamed = fs::OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(flags).open(&folder);
-    unnamed.or_else(|_| {
-        let name = super::files::random_hex(8).map_err(|error| std::io::Error::other(error.chain()))?;
-        let path = folder.join(format!("flock-agent-{name}"));
-        let file = fs::OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-        fs::remove_file(&path)?;
-        Ok(file)
-    })
+fn version_of(kind: EngineKind, program: &Path, modules: &[String]) -> Result<String, String> {
+    let asked = tool::run(&mut in_modules(modules, program, version_arguments(kind)), VERSION_DEADLINE);
+    let printed = asked.map_err(|problem| format!("its version: {problem}"))?;
+    parse_version(kind, &printed.text).ok_or_else(|| format!("printed no version but: {}", printed.last_line()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     fn script(folder: &Path, name: &str, body: &str) -> String {
         let path = folder.join(name);
@@ -166,7 +168,8 @@ mod tests {
         let good = script(home.path(), "good", "echo 'version: 4242 (abc)' >&2");
         let mute = script(home.path(), "mute", "exit 3");
         let missing = home.path().join("missing").display().to_string();
-        let query = EngineQuery { kind: EngineKind::LlamaCpp, paths: vec![good.clone(), mute, missing] };
+        let paths = vec![good.clone(), mute, missing];
+        let query = EngineQuery { kind: EngineKind::LlamaCpp, paths, modules: Vec::new(), image: None };
         let found = find(std::slice::from_ref(&query), home.path());
         assert!(found[0].version.as_deref().is_some_and(|version| version.contains("4242")), "{found:?}");
         assert!(found[1].version.is_none() && found[1].problem.is_some());

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use super::error::AgentError;
 use super::layout::Layout;
 use super::patience::{PATIENCE, Waiting, Watched};
+use super::version::version;
 use super::{host, keeper, logs, serve};
 
 const USAGE: &str = "usage: flock-agent serve|keep --cluster CLUSTER --node NODE | flock-agent --version";
@@ -27,8 +28,7 @@ pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
     };
     let done = match command {
         Command::Version => {
-            let version = env!("CARGO_PKG_VERSION");
-            let printed = writeln!(std::io::stdout(), "flock-agent {version}");
+            let printed = writeln!(std::io::stdout(), "flock-agent {}", version());
             printed.map_err(|source| AgentError::Stream { action: "printing the version", source })
         }
         Command::Serve { cluster, node } => layout(&cluster, &node).and_then(|layout| {

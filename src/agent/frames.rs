@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::error::AgentError;
-use crate::inventory::{FrameError, HELLO, KIND_RAW, frame_header, json_frame, json_message};
+use crate::inventory::{FrameError, HELLO, KIND_RAW, PROTOCOL, frame_header, json_frame, json_message};
 
 /// A frame as it was read.
 #[derive(Debug)]
@@ -32,6 +32,16 @@ pub fn skip_to_hello(input: &mut impl BufRead) -> Result<bool, AgentError> {
         }
         if line == HELLO.as_bytes() {
             return Ok(true);
+        }
+        if let Some(version) = line.strip_prefix(b"flock-agent protocol ").and_then(|rest| str::from_utf8(rest).ok())
+            && let Ok(version) = version.parse::<u32>()
+        {
+            let older = if version < PROTOCOL { "flock is the older one" } else { "this agent is the older one" };
+            return Err(AgentError::Other(format!(
+                "flock speaks protocol {version}, flock-agent {} speaks {PROTOCOL}: {older}; use the agent that came \
+                 with that flock",
+                super::version::version()
+            )));
         }
     }
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::cgroup;
 use super::procfs::kilobytes;
+use crate::base::{passwd_home, passwd_name};
 use crate::inventory::{Cpu, Os, Ram, Unknown};
 
 /// The user's home: `HOME`, else the password file's.
@@ -17,12 +19,11 @@ pub fn home() -> Option<PathBuf> {
     usable(PathBuf::from(passwd_home(&passwd, rustix::process::getuid().as_raw())?))
 }
 
-/// The home of a user in the text of a password file.
-pub fn passwd_home(passwd: &str, uid: u32) -> Option<&str> {
-    passwd.lines().find_map(|line| {
-        let fields: Vec<&str> = line.split(':').collect();
-        (fields.get(2)?.parse() == Ok(uid)).then(|| fields.get(5).copied())?.filter(|home| !home.is_empty())
-    })
+/// The user's login name: the password file's, else what the session says, for names that a directory service knows.
+pub fn user_name() -> Option<String> {
+    let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let known = passwd_name(&passwd, rustix::process::geteuid().as_raw()).map(str::to_owned);
+    known.or_else(|| std::env::var("LOGNAME").ok()).or_else(|| std::env::var("USER").ok())
 }
 
 /// The operating system.
@@ -37,7 +38,7 @@ pub fn os(unknown: &mut Unknown) -> Os {
     if libc.is_none() {
         unknown.insert("libc".into(), "no C library is loaded".into());
     }
-    Os { kernel: Some(uname.release().to_string_lossy().into_owned()), distribution, libc }
+    Os { kernel: Some(uname.release().to_string_lossy().into_owned()), distribution, libc, ..Os::default() }
 }
 
 /// `PRETTY_NAME` of os-release.
@@ -69,7 +70,8 @@ fn mapped_libc(maps: &str) -> Option<&str> {
 /// The version in glibc's banner, `GNU C Library (…) stable release version 2.36.`.
 fn glibc_version(content: &[u8]) -> Option<String> {
     const BANNER: &[u8] = b"GNU C Library";
-    let start = content.windows(BANNER.len()).position(|window| window == BANNER)?;
+    // From the end, behind megabytes of code.
+    let start = content.windows(BANNER.len()).rposition(|window| window == BANNER)?;
     let banner = String::from_utf8_lossy(content.get(start..(start + 200).min(content.len()))?).into_owned();
     let version = banner.split("release version ").nth(1)?;
     let version: String = version.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
@@ -88,7 +90,7 @@ pub fn cpu(unknown: &mut Unknown) -> Cpu {
     if cores.is_none() {
         unknown.insert("cpu.cores".into(), "the kernel does not tell the topology".into());
     }
-    Cpu { model, cores, threads: found.threads }
+    Cpu { model, cores, threads: found.threads, ..Cpu::default() }
 }
 
 /// Reads `/proc/cpuinfo`: x86 tells the topology, Arm does not.
@@ -111,7 +113,7 @@ pub fn parse_cpuinfo(text: &str) -> Cpu {
         }
     }
     let count = u32::try_from(cores.len()).ok().filter(|count| *count > 0);
-    Cpu { model, cores: count, threads: (threads > 0).then_some(threads) }
+    Cpu { model, cores: count, threads: (threads > 0).then_some(threads), ..Cpu::default() }
 }
 
 /// Physical cores by sysfs, for kernels whose cpuinfo is silent.
@@ -130,10 +132,18 @@ fn device_tree_model(path: &Path) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// Host memory.
+/// Host memory: what this login may use of it.
 pub fn ram(unknown: &mut Unknown) -> Ram {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let ram = Ram { total_bytes: kilobytes(&text, "MemTotal"), available_bytes: kilobytes(&text, "MemAvailable") };
+    let mut ram = Ram {
+        total_bytes: kilobytes(&text, "MemTotal"),
+        available_bytes: kilobytes(&text, "MemAvailable"),
+        ..Ram::default()
+    };
+    if let Some(limit) = cgroup::memory() {
+        ram.total_bytes = ram.total_bytes.map(|total| total.min(limit.max_bytes));
+        ram.available_bytes = ram.available_bytes.map(|available| available.min(limit.available_bytes));
+    }
     if ram.total_bytes.is_none() || ram.available_bytes.is_none() {
         unknown.insert("ram".into(), "/proc/meminfo does not tell".into());
     }
@@ -143,14 +153,6 @@ pub fn ram(unknown: &mut Unknown) -> Ram {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn homes_come_from_the_password_file() {
-        let passwd = "root:x:0:0:root:/root:/bin/bash\n# comment\nflock:x:1000:1000::/home/flock:/bin/sh\nbad:x:7\n";
-        assert_eq!(passwd_home(passwd, 0), Some("/root"));
-        assert_eq!(passwd_home(passwd, 1000), Some("/home/flock"));
-        assert_eq!(passwd_home(passwd, 7), None);
-    }
 
     #[test]
     fn cores_are_counted_once_per_socket() {

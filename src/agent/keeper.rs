@@ -10,14 +10,15 @@ use std::time::{Duration, Instant};
 
 use super::clock::now_ms;
 use super::error::AgentError;
-use super::files::{Lock, private_folder, remove, remove_folder, write_json};
+use super::files::{Lock, private_folder, remove, remove_folder, sweep, sweep_agents, take_ballast, write_json};
 use super::layout::{Layout, check_name};
 use super::procfs::{self, Process};
 use super::socket::{Answers, Ask, Badge, Say, Socket};
 use super::state::{Desired, recorded};
 use super::supervise::{Instance, Outcome, View};
-use super::{lease, logs};
-use crate::inventory::{InstanceFacts, InstanceSpec, Refusal, Request, Response};
+use super::version::version;
+use super::{lease, logs, relay};
+use crate::inventory::{InstanceFacts, InstanceSpec, PROTOCOL, Refusal, Request, Response};
 
 /// Between ticks while something changes, and otherwise.
 const BUSY: Duration = Duration::from_millis(200);
@@ -29,6 +30,9 @@ const FULL_SCAN: Duration = Duration::from_secs(10);
 const IDLE: Duration = Duration::from_secs(60);
 /// What a stop may take beyond its grace: SIGKILL, the memory's release, and some.
 const STOP_SLACK_MS: u64 = 75_000;
+
+/// How long the order to forget waits for what is being stopped.
+const FORGET_WAIT_MS: u64 = 45_000;
 
 /// Everything that ticks and requests share.
 #[derive(Debug)]
@@ -55,12 +59,20 @@ pub fn keep(layout: &Layout) -> Result<(), AgentError> {
     let _ = rustix::process::chdir("/");
     // It was started as /proc/self/exe; people should find it by its name.
     let _ = std::fs::write("/proc/self/comm", "flock-agent");
+    if procfs::process(std::process::id()).is_none() {
+        // Every engine would look dead, and would be started again and again.
+        return Err(AgentError::Other("/proc is not readable here: engines cannot be watched".into()));
+    }
     let Some(lock) = lock(layout)? else { return Ok(()) };
     let note = |text: &str| logs::note(&layout.keeper_log(), text);
     let shared = Shared(Arc::new((Mutex::new(Keeper::load(layout)?), Condvar::new())));
+    // Requests that come as soon as it listens wait for this: one may be to forget the folder that is written to here.
+    let beginning = shared.lock();
+    sweep_agents(&layout.home.join(".local/share/flock/agents"));
     let mut socket = Socket::bind(layout, &shared)?;
     write_badge(layout, socket.path())?;
-    note(&format!("keeper {} began as process {}", env!("CARGO_PKG_VERSION"), std::process::id()));
+    note(&format!("keeper {} began as process {}", version(), std::process::id()));
+    drop(beginning);
     loop {
         let mut keeper = shared.lock();
         if !lock.is_current() {
@@ -102,8 +114,9 @@ fn lock(layout: &Layout) -> Result<Option<Lock>, AgentError> {
 }
 
 fn write_badge(layout: &Layout, socket: &Path) -> Result<(), AgentError> {
-    let version = env!("CARGO_PKG_VERSION").to_owned();
-    write_json(&layout.keeper(), &Badge { pid: std::process::id(), version, socket: socket.to_owned() })
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let (version, socket, program) = (version().to_owned(), socket.to_owned(), relay::own_file());
+    write_json(&layout.keeper(), &Badge { pid: std::process::id(), version, socket, host, program })
 }
 
 impl Keeper {
@@ -138,6 +151,11 @@ impl Keeper {
         if due {
             self.scanned = Some(Instant::now());
             self.bound_logs();
+            sweep(&self.layout.state, Duration::ZERO);
+            for id in self.instances.keys() {
+                sweep(&self.layout.instance(id), Duration::ZERO);
+            }
+            take_ballast(&self.layout.state);
             self.adopt(Vec::new(), snapshot.as_deref().unwrap_or_default());
         }
         let mut ports: BTreeMap<String, u16> =
@@ -193,13 +211,20 @@ impl Keeper {
         self.instances.values().map(facts).collect()
     }
 
-    /// Refuses what is older than the node's, else remembers the generation. Not yet on disk.
-    fn accept(&mut self, generation: u64) -> Result<(), AgentError> {
+    /// Refuses what is older than the node's, else changes what is desired: on disk first, so that what could not be
+    /// written down is not done either.
+    fn desire(&mut self, generation: u64, change: impl FnOnce(&mut Desired)) -> Result<(), AgentError> {
         if self.quit {
             return Err(AgentError::Other("the keeper is ending; ask again".into()));
         }
         lease::check_generation(&self.layout, generation)?;
-        self.desired.generation = self.desired.generation.max(generation);
+        let mut desired = self.desired.clone();
+        desired.generation = desired.generation.max(generation);
+        change(&mut desired);
+        if desired != self.desired || !self.layout.desired().exists() {
+            desired.save(&self.layout)?;
+        }
+        self.desired = desired;
         self.used = Instant::now();
         Ok(())
     }
@@ -209,37 +234,41 @@ impl Keeper {
         if spec.argv.is_empty() {
             return Err(AgentError::Other("the argument vector is empty".into()));
         }
-        self.accept(generation)?;
         let id = spec.instance.clone();
-        self.desired.instances.insert(id.clone(), spec.clone());
-        self.desired.save(&self.layout)?;
+        self.desire(generation, |desired| {
+            desired.instances.insert(id.clone(), spec.clone());
+            desired.started.insert(id.clone(), generation);
+        })?;
         let instance = self.instances.entry(id).or_insert_with(|| Instance::new(spec, now_ms()));
         instance.try_again();
         self.tick();
-        Ok(Response::Instances { instances: self.facts() })
+        Ok(Response::Instances { instances: self.facts(), supervised: true })
     }
 
     /// Takes it out of the desired state; whether there is something to wait for.
     fn begin_stop(&mut self, generation: u64, id: &str, grace_ms: u64) -> Result<bool, AgentError> {
         check_name("instance", id)?;
-        self.accept(generation)?;
-        self.desired.instances.remove(id);
-        self.desired.save(&self.layout)?;
+        self.desire(generation, |desired| {
+            desired.instances.remove(id);
+            desired.started.remove(id);
+        })?;
         let Some(instance) = self.instances.get_mut(id) else { return Ok(false) };
-        instance.end(&self.layout, grace_ms, now_ms())?;
+        // It ends whether or not that can be written down: a keeper after this one sees that it is not desired.
+        if let Err(error) = instance.end(&self.layout, grace_ms, now_ms()) {
+            logs::note(&self.layout.keeper_log(), &format!("{id}: {}", error.chain()));
+        }
         Ok(true)
     }
 
     fn supervise(&mut self, generation: u64) -> Result<Response, AgentError> {
-        self.accept(generation)?;
-        self.desired.save(&self.layout)?;
+        self.desire(generation, |_| {})?;
         self.instances.values_mut().for_each(Instance::try_again);
         self.tick();
-        Ok(Response::Instances { instances: self.facts() })
+        Ok(Response::Instances { instances: self.facts(), supervised: true })
     }
 
     fn forget(&mut self, generation: u64) -> Result<Response, AgentError> {
-        self.accept(generation)?;
+        self.desire(generation, |_| {})?;
         // Whatever is known or not: no process may lose the folder that its marks name.
         let marked = procfs::marked(&procfs::snapshot(), &self.layout);
         let ids: BTreeSet<&String> =
@@ -268,9 +297,11 @@ impl Shared {
     pub fn answer(&self, request: Request) -> Response {
         let answer = match request {
             Request::Start { generation, spec } => self.lock().start(generation, *spec),
-            Request::Stop { generation, instance, grace_ms } => self.stop(generation, &instance, grace_ms),
+            Request::Stop { generation, instance, grace_ms, before_start } => {
+                self.stop(generation, &instance, grace_ms, before_start)
+            }
             Request::Supervise { generation } => self.lock().supervise(generation),
-            Request::Forget { generation } => self.lock().forget(generation),
+            Request::Forget { generation } => self.forget(generation),
             _ => Err(AgentError::Other("this request is not for the keeper".into())),
         };
         self.0.1.notify_all();
@@ -283,8 +314,22 @@ impl Shared {
         self.0.1.notify_all();
     }
 
-    fn stop(&self, generation: u64, id: &str, grace_ms: u64) -> Result<Response, AgentError> {
+    /// Forgets, once what an earlier order stops is gone: whoever gave it may have died since.
+    fn forget(&self, generation: u64) -> Result<Response, AgentError> {
         let mut keeper = self.lock();
+        let until = now_ms().saturating_add(FORGET_WAIT_MS);
+        while keeper.desired.instances.is_empty() && !keeper.instances.is_empty() && !keeper.quit && now_ms() < until {
+            keeper = self.0.1.wait_timeout(keeper, BUSY).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        keeper.forget(generation)
+    }
+
+    fn stop(&self, generation: u64, id: &str, grace_ms: u64, before_start: bool) -> Result<Response, AgentError> {
+        let mut keeper = self.lock();
+        if before_start && keeper.desired.started.get(id) == Some(&generation) {
+            let text = format!("instance {id} was started by this very apply, after it was stopped");
+            return Err(Refusal::Failed { text }.into());
+        }
         if !keeper.begin_stop(generation, id, grace_ms)? {
             return Ok(Response::Done);
         }
@@ -310,16 +355,16 @@ impl Shared {
 }
 
 impl Answers for Shared {
-    fn answer(&self, ask: Ask) -> Say {
+    fn answer(&self, ask: Ask) -> Say<Response> {
         match ask {
-            Ask::Hello => Say::Keeper { version: env!("CARGO_PKG_VERSION").to_owned() },
+            Ask::Hello => Say::Keeper { version: version().to_owned(), protocol: PROTOCOL },
             Ask::Quit => {
                 self.quit();
                 Say::Bye
             }
             // Whoever asks then starts another.
             Ask::Do { .. } if self.lock().quit => Say::Bye,
-            Ask::Do { request } => Say::Answer { response: Box::new(self.answer(*request)) },
+            Ask::Do { request } => Say::Answer { response: self.answer(*request) },
         }
     }
 }

@@ -9,8 +9,11 @@
 //!   keeper.lock         held by the keeper with flock(2); state.lock: held while member or lease change
 //!   keeper.log          what the keeper did, bounded
 //!   keys/INSTANCE       0600, the instance's key
+//!   history.json        the last applies
+//!   ballast             room that is given up where a full disk would keep engines from being stopped
+//!   links.json          what was measured of the way to other nodes and to providers
 //!   instances/ID/state.json, log, log.1
-//! /tmp/flock-UID/DIGEST.sock, or $XDG_RUNTIME_DIR/flock/DIGEST.sock
+//! /tmp/flock-UID/DIGEST.sock, else $XDG_RUNTIME_DIR/flock/DIGEST.sock, else ~/.local/share/flock/sockets/DIGEST.sock
 //! ```
 
 use std::path::{Component, Path, PathBuf};
@@ -58,6 +61,11 @@ impl Layout {
         self.state.join("member.json")
     }
 
+    /// The last applies.
+    pub fn history(&self) -> PathBuf {
+        self.state.join("history.json")
+    }
+
     /// The lease.
     pub fn lease(&self) -> PathBuf {
         self.state.join("lease.json")
@@ -81,6 +89,11 @@ impl Layout {
     /// The keeper's own log.
     pub fn keeper_log(&self) -> PathBuf {
         self.state.join("keeper.log")
+    }
+
+    /// What was measured.
+    pub fn links(&self) -> PathBuf {
+        self.state.join("links.json")
     }
 
     /// An instance's key.

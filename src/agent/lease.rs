@@ -2,10 +2,10 @@
 
 use super::clock::now_ms;
 use super::error::AgentError;
-use super::files::{Lock, read_json, remove, write_json};
+use super::files::{Lock, read_json, remove, take_ballast, write_json};
 use super::layout::Layout;
 use super::state::Desired;
-use crate::inventory::{Lease, MemberRecord, Refusal};
+use crate::inventory::{Applied, HISTORY_LENGTH, Lease, MemberRecord, Refusal};
 
 /// Takes or renews the lease. Taken anew, it is refused where the node's generation is not the expected one: the
 /// caller's plan was made from facts that another apply has changed since.
@@ -22,7 +22,8 @@ pub fn take(
         Some(held) if held.id != wanted.id => {
             let expires_in_ms = held.expires_unix_ms.saturating_sub(now);
             let (holder, since) = (held.holder.clone(), held.since.clone());
-            return Err(Refusal::LeaseHeld { holder, since, expires_in_ms }.into());
+            let (id, process) = (held.id.clone(), held.process.clone().map(Box::new));
+            return Err(Refusal::LeaseHeld { holder, since, expires_in_ms, id, process }.into());
         }
         Some(held) => held.since.clone(),
         None => {
@@ -30,11 +31,17 @@ pub fn take(
             if let Some(offered) = expected_generation.filter(|expected| *expected != found) {
                 return Err(Refusal::Stale { offered, held: found }.into());
             }
+            // A holder whose lease was broken, and whom a newer record has fenced off, does not get it back.
+            if wanted.generation < found {
+                return Err(Refusal::Stale { offered: wanted.generation, held: found }.into());
+            }
             wanted.since.clone()
         }
     };
-    let lease = Lease { since, expires_unix_ms: now.saturating_add(ttl_ms), ..wanted.clone() };
-    write_json(&layout.lease(), &lease)
+    let lease = Lease { since, expires_unix_ms: now.saturating_add(ttl_ms), ttl_ms, ..wanted.clone() };
+    write_json(&layout.lease(), &lease)?;
+    take_ballast(&layout.state);
+    Ok(())
 }
 
 /// Gives the lease back; nothing happens where somebody else holds it by now.
@@ -69,7 +76,19 @@ pub fn member(layout: &Layout) -> Result<MemberRecord, AgentError> {
 pub fn write_member(layout: &Layout, member: &MemberRecord) -> Result<(), AgentError> {
     let _lock = Lock::wait(&layout.state_lock())?;
     check_generation(layout, member.generation)?;
+    let before: MemberRecord = read_json(&layout.member())?.unwrap_or_default();
+    if let Some(applied) = member.applied.as_ref().filter(|applied| before.applied.as_ref() != Some(*applied)) {
+        let mut applies = history(layout);
+        applies.push(applied.clone());
+        let surplus = applies.len().saturating_sub(HISTORY_LENGTH);
+        write_json(&layout.history(), &applies.split_off(surplus))?;
+    }
     write_json(&layout.member(), &MemberRecord { lease: None, ..member.clone() })
+}
+
+/// The last applies, oldest first. It is for people: a file that cannot be read is begun anew.
+pub fn history(layout: &Layout) -> Vec<Applied> {
+    read_json(&layout.history()).ok().flatten().unwrap_or_default()
 }
 
 /// The newest generation this node has seen.
@@ -89,7 +108,7 @@ mod tests {
     use super::*;
 
     fn lease(id: &str) -> Lease {
-        Lease { id: id.into(), holder: format!("{id}@host"), since: "then".into(), ..Lease::default() }
+        Lease { id: id.into(), holder: format!("{id}@host"), since: "then".into(), generation: 8, ..Lease::default() }
     }
 
     #[test]
@@ -116,11 +135,51 @@ mod tests {
             matches!(&refused, Err(AgentError::Refused(Refusal::LeaseHeld { holder, expires_in_ms: 500, .. })) if holder == "a@host"),
             "{refused:?}"
         );
+        assert!(matches!(&refused, Err(AgentError::Refused(Refusal::LeaseHeld { id, .. })) if id == "a"));
         take(&layout, &lease("b"), 1000, None, 6500).expect("expired");
         release(&layout, "a").expect("not ours, no harm");
         assert_eq!(current(&layout, 6501).expect("read").map(|lease| lease.id).as_deref(), Some("b"));
         release(&layout, "b").expect("released");
         assert_eq!(current(&layout, 6501).expect("read"), None);
+    }
+
+    #[test]
+    fn a_broken_lease_does_not_come_back_past_a_newer_record() {
+        let home = tempfile::tempdir().expect("a home");
+        let layout = Layout::new(home.path(), "lab", "ada-1").expect("good names");
+        take(&layout, &lease("a"), 1000, None, 5000).expect("free");
+        assert_eq!(current(&layout, 5001).expect("read").and_then(|held| held.renewed_unix_ms()), Some(5000));
+        break_lease(&layout).expect("broken");
+        take(&layout, &lease("a"), 1000, None, 5100).expect("nobody else came: it goes on");
+        break_lease(&layout).expect("broken");
+        write_member(&layout, &MemberRecord { generation: 9, ..MemberRecord::default() }).expect("the fence");
+        let refused = take(&layout, &lease("a"), 1000, None, 5200);
+        assert!(matches!(refused, Err(AgentError::Refused(Refusal::Stale { offered: 8, held: 9 }))), "{refused:?}");
+    }
+
+    #[test]
+    fn the_last_applies_are_remembered_once_each() {
+        let home = tempfile::tempdir().expect("a home");
+        let layout = Layout::new(home.path(), "lab", "ada-1").expect("good names");
+        let record = |generation: u64, at: u64| MemberRecord {
+            generation,
+            applied: Some(Applied { at: at.to_string(), by: "ada@host".into(), ..Applied::default() }),
+            ..MemberRecord::default()
+        };
+        for generation in 1..=30 {
+            // Every apply writes its record twice, and a protection writes the last one again.
+            write_member(&layout, &record(generation, generation / 2)).expect("newer");
+        }
+        let applies: Vec<String> = history(&layout).into_iter().map(|applied| applied.at).collect();
+        assert_eq!((applies.len(), applies[0].as_str(), applies[15].as_str()), (16, "0", "15"));
+        for generation in 31..=60 {
+            write_member(&layout, &record(generation, generation)).expect("newer");
+        }
+        let applies: Vec<String> = history(&layout).into_iter().map(|applied| applied.at).collect();
+        assert_eq!((applies.len(), applies[0].as_str()), (HISTORY_LENGTH, "41"));
+        std::fs::write(layout.history(), "nonsense").expect("written");
+        write_member(&layout, &record(61, 61)).expect("a history that cannot be read stops nothing");
+        assert_eq!(history(&layout).len(), 1);
     }
 
     #[test]

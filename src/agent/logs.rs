@@ -10,6 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::clock::{now_ms, rfc3339};
+use crate::base::one_line;
 
 /// Longest log.
 pub const LIMIT: u64 = 8 << 20;
@@ -37,8 +38,11 @@ pub fn bound(path: &Path, limit: u64, kept: u64) -> std::io::Result<bool> {
     }
     let end = tail(path, length.saturating_sub(kept), kept)?;
     let old = path.with_file_name(format!("{}.1", path.file_name().unwrap_or_default().to_string_lossy()));
-    let mut copy = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(old)?;
-    copy.write_all(&end)?;
+    let copy = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&old);
+    // On a full disk the log is cut all the same: that it stays bounded matters more than its past.
+    if copy.and_then(|mut copy| copy.write_all(&end)).is_err() {
+        let _ = fs::remove_file(&old);
+    }
     OpenOptions::new().write(true).open(path)?.set_len(0)?;
     Ok(true)
 }
@@ -49,6 +53,11 @@ pub fn last_words(path: &Path, from: u64) -> String {
     let from = if from > length { 0 } else { from };
     let bytes = tail(path, from.max(length.saturating_sub(TAIL)), TAIL).unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The last line of a log.
+pub fn last_line(path: &Path) -> String {
+    one_line(last_words(path, 0).lines().next_back().unwrap_or("it is empty"))
 }
 
 fn tail(path: &Path, from: u64, most: u64) -> std::io::Result<Vec<u8>> {

@@ -2,14 +2,18 @@
 //! or live on the node, until the kernel notices.
 
 use std::io::{self, Read, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
-
-use super::clock::now_ms;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 /// How long one read or write may wait for the peer. flock opens a new stream where an idle one has ended.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Milliseconds of this process, from 1 on. Not the wall's, which somebody may set.
+fn now_ms() -> u64 {
+    static BEGAN: OnceLock<Instant> = OnceLock::new();
+    1 + BEGAN.get_or_init(Instant::now).elapsed().as_millis() as u64
+}
 
 /// Since when somebody waits for the peer, in milliseconds; 0 while nobody does.
 #[derive(Debug, Clone, Default)]
@@ -31,7 +35,7 @@ impl Waiting {
     }
 
     fn during<T>(&self, wait: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        self.0.store(now_ms().max(1), Ordering::Relaxed);
+        self.0.store(now_ms(), Ordering::Relaxed);
         let result = wait();
         self.0.store(0, Ordering::Relaxed);
         result

@@ -1,8 +1,11 @@
 //! `/proc` as data: parsers over text, and a snapshot of this user's processes.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -109,25 +112,151 @@ pub fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|text| text.trim().to_owned()).unwrap_or_default()
 }
 
+/// Reads `stat` or `environ` of a process into a buffer that is used again: the kernel does not tell their sizes, and
+/// asking for them, or reading in small pieces, is most of the cost of a table of many processes. Both fill the
+/// buffer or end.
+fn read_into<'a>(path: &str, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+    let mut file = File::open(path).ok()?;
+    let mut filled = 0;
+    loop {
+        if filled == buffer.len() {
+            buffer.resize((2 * filled).max(16 << 10), 0);
+        }
+        match file.read(&mut buffer[filled..]) {
+            Ok(read) if filled + read < buffer.len() => return Some(&buffer[..filled + read]),
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+/// How long a process is looked at anew: between the fork and the exec of an engine, it has the agent's environment.
+const SETTLES: Duration = Duration::from_secs(5);
+
+/// Processes that are nobody's, by number and start, with the time that this was first seen. Marks come with an exec
+/// by the agent, soon after the start, so that who is foreign for long stays it; most processes of a node are.
+#[derive(Default)]
+struct Strangers(BTreeMap<(u32, u64), Instant>);
+
+static STRANGERS: Mutex<Strangers> = Mutex::new(Strangers(BTreeMap::new()));
+
+impl Strangers {
+    /// Whose a process is: `read` is asked unless it has been foreign for long.
+    fn owner(&mut self, id: (u32, u64), now: Instant, read: impl FnOnce() -> Owner) -> Owner {
+        if self.0.get(&id).is_some_and(|since| now.duration_since(*since) >= 2 * SETTLES) {
+            return Owner::Foreign;
+        }
+        let owner = read();
+        if owner == Owner::Foreign {
+            let since = self.0.entry(id).or_insert(now);
+            // Looked at once more after it has settled: from then on it is known.
+            if now.duration_since(*since) >= SETTLES {
+                *since = now.checked_sub(2 * SETTLES).unwrap_or(*since);
+            }
+        } else {
+            self.0.remove(&id);
+        }
+        owner
+    }
+
+    fn has_settled(&self, id: (u32, u64), now: Instant) -> bool {
+        self.0.get(&id).is_some_and(|since| now.duration_since(*since) >= 2 * SETTLES)
+    }
+}
+
+/// When this boot was, Unix milliseconds; 0 where the kernel does not tell.
+pub fn booted_ms() -> u64 {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let seconds = stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse::<u64>().ok());
+    seconds.unwrap_or(0).saturating_mul(1000)
+}
+
+/// Set in the flags of a thread of the kernel's own.
+const KERNEL_THREAD: u64 = 0x0020_0000;
+
+/// How long a look passes over what it has seen to be no instance's.
+const PASSED_OVER: Duration = Duration::from_secs(10);
+
+/// A process that a look need not read again: a thread of the kernel, or nobody's that has settled.
+struct Seen {
+    /// Of its folder in `/proc`, which the kernel makes anew for every process.
+    inode: u64,
+    process: Process,
+    read: Instant,
+}
+
+static PASSED: Mutex<BTreeMap<u32, Seen>> = Mutex::new(BTreeMap::new());
+
 /// All processes of this user, this one left out.
 pub fn snapshot() -> Vec<Process> {
+    take(&mut BTreeMap::new(), Instant::now())
+}
+
+/// The same for whoever only tells of it: what was seen within the last ten seconds to be no instance's is told as it
+/// was then, its parent and group too. Reading every process of a busy node once a second is most of what a probe costs.
+pub fn look() -> Vec<Process> {
+    let mut passed = PASSED.lock().unwrap_or_else(PoisonError::into_inner);
+    take(&mut passed, Instant::now())
+}
+
+fn take(passed: &mut BTreeMap<u32, Seen>, now: Instant) -> Vec<Process> {
     let uid = rustix::process::geteuid().as_raw();
     let own = std::process::id();
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let mut found: Vec<Process> = entries
-        .flatten()
-        .filter_map(|entry| {
-            let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
-            let theirs = uid != 0 && entry.metadata().ok()?.uid() != uid;
-            if pid == own || pid == 1 || theirs {
-                return None;
-            }
-            let environ = fs::read(format!("/proc/{pid}/environ"));
-            Some(Process { owner: environ.map_or(Owner::Lost, |environ| owner_of(&environ)), ..process(pid)? })
-        })
-        .collect();
+    let mut buffer = Vec::new();
+    let mut strangers = STRANGERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let (mut found, mut still) = (Vec::new(), BTreeMap::new());
+    for entry in entries.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        if pid == own || pid == 1 {
+            continue;
+        }
+        let inode = entry.ino();
+        if let Some(seen) = passed.remove(&pid)
+            && seen.inode == inode
+            && now.duration_since(seen.read) < PASSED_OVER
+        {
+            found.push(seen.process.clone());
+            still.insert(pid, seen);
+            continue;
+        }
+        if uid != 0 && fs::metadata(entry.path()).is_ok_and(|entry| entry.uid() != uid) {
+            continue;
+        }
+        let Some((process, lasts)) = read(pid, &mut strangers, now, &mut buffer) else { continue };
+        if lasts {
+            still.insert(pid, Seen { inode, process: process.clone(), read: now });
+        }
+        found.push(process);
+    }
+    *passed = still;
     found.sort_by_key(|process| process.pid);
+    let alive: BTreeSet<(u32, u64)> = found.iter().map(|process| (process.pid, process.start_ticks)).collect();
+    strangers.0.retain(|id, _| alive.contains(id));
     found
+}
+
+/// One process of the table, and whether it is known to stay nobody's.
+fn read(pid: u32, strangers: &mut Strangers, now: Instant, buffer: &mut Vec<u8>) -> Option<(Process, bool)> {
+    let stat = String::from_utf8_lossy(read_into(&format!("/proc/{pid}/stat"), buffer)?).into_owned();
+    let process = parse_stat(&stat)?;
+    // Neither a thread of the kernel nor what is dead has an environment.
+    let kernel = is_kernel_thread(&stat);
+    if kernel || !process.is_alive() {
+        return Some((process, kernel));
+    }
+    let id = (pid, process.start_ticks);
+    let environ = || read_into(&format!("/proc/{pid}/environ"), buffer).map_or(Owner::Lost, owner_of);
+    let owner = strangers.owner(id, now, environ);
+    let lasts = strangers.has_settled(id, now);
+    Some((Process { owner, ..process }, lasts))
+}
+
+fn is_kernel_thread(stat: &str) -> bool {
+    let rest = stat.rfind(')').and_then(|end| stat.get(end + 1..)).unwrap_or_default();
+    let flags = rest.split_ascii_whitespace().nth(6).and_then(|flags| flags.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & KERNEL_THREAD != 0)
 }
 
 /// Instances of this cluster and node that a living process says it belongs to.
@@ -210,6 +339,71 @@ mod tests {
         assert!(parse_stat("").is_none());
         let own = process(std::process::id()).expect("this process");
         assert!(own.is_alive() && own.start_ticks > 0);
+    }
+
+    #[test]
+    fn a_process_is_known_as_foreign_only_after_it_has_settled() {
+        let (mut strangers, start) = (Strangers::default(), Instant::now());
+        let mut look = |seconds, found: Owner| strangers.owner((7, 70), start + Duration::from_secs(seconds), || found);
+        // The child of a keeper, before and after its exec.
+        assert_eq!(look(0, Owner::Foreign), Owner::Foreign);
+        assert_eq!(look(1, marked()), marked());
+        assert_eq!(look(20, marked()), marked());
+        // A stranger is read again for a while, then not any more.
+        assert_eq!(look(21, Owner::Foreign), Owner::Foreign);
+        assert_eq!(look(25, marked()), marked());
+        assert_eq!(look(26, Owner::Foreign), Owner::Foreign);
+        assert_eq!(look(31, Owner::Foreign), Owner::Foreign);
+        assert_eq!(look(32, marked()), Owner::Foreign);
+        // Another process of the same number is another one.
+        assert_eq!(strangers.owner((7, 71), start + Duration::from_secs(33), marked), marked());
+    }
+
+    #[test]
+    fn a_look_passes_over_what_settled_until_it_is_old() {
+        let kernel = "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 5 0 0";
+        assert!(is_kernel_thread(kernel) && !is_kernel_thread(&kernel.replace("2129984", "4194560")));
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("started");
+        let (pid, start) = (child.id(), Instant::now());
+        let state = |passed: &mut BTreeMap<u32, Seen>, seconds| {
+            let table = take(passed, start + Duration::from_secs(seconds));
+            table.into_iter().find(|process| process.pid == pid).map(|process| (process.owner, process.state == 'Z'))
+        };
+        let mut passed = BTreeMap::new();
+        // Young: read at every look.
+        for seconds in [0, 6] {
+            assert_eq!(state(&mut passed, seconds), Some((Owner::Foreign, false)));
+            assert_eq!(passed.contains_key(&pid), seconds == 6);
+        }
+        child.kill().expect("killed");
+        let until = Instant::now() + Duration::from_secs(20);
+        while process(pid).is_some_and(|process| process.is_alive()) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(state(&mut passed, 12), Some((Owner::Foreign, false)));
+        assert_eq!(state(&mut passed, 17), Some((Owner::Lost, true)));
+        assert!(!passed.contains_key(&pid));
+        // Another process of the same number has another folder.
+        let seen = Seen { inode: 1, process: process_of(pid, 1, 1, Owner::Foreign), read: start };
+        passed.insert(pid, seen);
+        assert_eq!(state(&mut passed, 1), Some((Owner::Lost, true)));
+        child.wait().expect("collected");
+        assert_eq!(state(&mut passed, 2), None);
+    }
+
+    #[test]
+    fn a_file_longer_than_the_buffer_is_read_whole() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("long");
+        let content: Vec<u8> = (0..100_000_u32).map(|n| (n % 251) as u8).collect();
+        fs::write(&path, &content).expect("written");
+        let mut buffer = Vec::new();
+        let path = path.to_str().expect("UTF-8");
+        assert_eq!(read_into(path, &mut buffer), Some(content.as_slice()));
+        // What an earlier, longer file left behind is not taken for content.
+        fs::write(path, b"short").expect("written");
+        assert_eq!(read_into(path, &mut buffer), Some(&b"short"[..]));
+        assert_eq!(read_into("/nowhere", &mut buffer), None);
     }
 
     #[test]

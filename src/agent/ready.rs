@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::gpu;
-use crate::base::EngineKind;
+use super::{accelerators, http};
+use crate::base::{EngineKind, Secret};
 use crate::engine::{Readiness, readiness};
 
 /// Between two questions.
 const PAUSE: Duration = Duration::from_millis(250);
 /// How long one answer may take: the first completion may compile kernels.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(120);
-/// Most bytes of an answer that are read.
-const ANSWER_BYTES: u64 = 1 << 20;
+/// Longest time between two questions to an engine that is ready, and the deadline of one.
+const HEALTH_PAUSE: Duration = Duration::from_secs(15);
 /// How long freed memory is waited for.
 pub const RELEASE_DEADLINE: Duration = Duration::from_secs(30);
 /// A driver's own figures wander by less than this.
@@ -30,7 +30,12 @@ pub struct Watch {
 
 impl Watch {
     /// Repeats `attempt` until it says true.
-    fn new(attempt: impl FnMut() -> bool + Send + 'static) -> Self {
+    pub fn new(attempt: impl FnMut() -> bool + Send + 'static) -> Self {
+        Self::every(PAUSE, attempt)
+    }
+
+    /// The same with longer pauses.
+    fn every(pause: Duration, attempt: impl FnMut() -> bool + Send + 'static) -> Self {
         let (done, unwanted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let (finished, stop) = (Arc::clone(&done), Arc::clone(&unwanted));
         let mut attempt = attempt;
@@ -40,7 +45,7 @@ impl Watch {
                     finished.store(true, Ordering::Release);
                     return;
                 }
-                thread::sleep(PAUSE);
+                thread::sleep(pause);
             }
         });
         Self { done, unwanted }
@@ -59,35 +64,45 @@ impl Drop for Watch {
 }
 
 /// Done once the engine on this port of loopback has answered a real completion.
-pub fn completion(kind: EngineKind, port: u16, key: Option<String>, served_name: String) -> Watch {
-    let config = ureq::Agent::config_builder().proxy(None).http_status_as_error(false);
-    let agent: ureq::Agent = config.max_redirects(0).timeout_global(Some(ANSWER_DEADLINE)).build().into();
+pub fn completion(kind: EngineKind, port: u16, key: Option<Secret<String>>, served_name: String) -> Watch {
     let check = readiness(kind);
-    Watch::new(move || answers(&agent, &check, port, key.as_deref(), &served_name))
+    Watch::new(move || answers(&check, port, key.as_ref(), &served_name))
 }
 
-fn answers(agent: &ureq::Agent, check: &Readiness, port: u16, key: Option<&str>, served_name: &str) -> bool {
-    let path = check.completion_path;
-    let mut request = agent.post(format!("http://127.0.0.1:{port}{path}")).header("content-type", "application/json");
-    if let Some(key) = key {
-        request = request.header("authorization", format!("Bearer {key}"));
-    }
-    let Ok(mut answer) = request.send(check.body(served_name)) else { return false };
-    let status = answer.status().as_u16();
-    let Ok(text) = answer.body_mut().with_config().limit(ANSWER_BYTES).read_to_string() else { return false };
-    check.accepts(status, &text)
+fn answers(check: &Readiness, port: u16, key: Option<&Secret<String>>, served_name: &str) -> bool {
+    let key = key.map(|key| key.reveal().as_str());
+    let answer = http::post(port, check.completion_path, key, &check.body(served_name), ANSWER_DEADLINE);
+    answer.is_ok_and(|(status, text)| check.accepts(status, &text))
+}
+
+/// Done once the engine on this port of loopback has left every health request without an answer for `patience`.
+///
+/// Any answer below 500 is a sign of life: an engine that is busy, or wants a key, lives. Time in which nobody asked
+/// (the keeper itself was stopped, the machine slept) does not count.
+pub fn silence(kind: EngineKind, port: u16, patience: Duration) -> Watch {
+    let pause = (patience / 8).min(HEALTH_PAUSE);
+    let path = readiness(kind).health_path;
+    let mut silent = Duration::ZERO;
+    let mut asked: Option<Instant> = None;
+    Watch::every(pause, move || {
+        let lives = http::status(port, path, pause).is_ok_and(|status| status < 500);
+        let since = asked.replace(Instant::now()).map_or(Duration::ZERO, |asked| asked.elapsed());
+        silent = if lives { Duration::ZERO } else { silent + since.min(pause * 3) };
+        silent >= patience
+    })
 }
 
 /// Done once the driver lists none of these processes and the memory in use no longer falls, or where the
 /// driver does not tell, or at the deadline.
-pub fn release(accelerators: Vec<String>, pids: BTreeSet<u32>) -> Watch {
+pub fn release(node: &str, devices: Vec<String>, pids: BTreeSet<u32>) -> Watch {
+    let node = node.to_owned();
     let started = Instant::now();
     let mut before: Option<u64> = None;
     Watch::new(move || {
-        if accelerators.is_empty() || started.elapsed() > RELEASE_DEADLINE {
+        if devices.is_empty() || started.elapsed() > RELEASE_DEADLINE {
             return true;
         }
-        let Some((used, holders)) = gpu::held(&accelerators) else { return true };
+        let Some((used, holders)) = accelerators::held(&node, &devices) else { return true };
         let settled = before.is_some_and(|before| used.saturating_add(RELEASE_NOISE) >= before);
         before = Some(used);
         settled && holders.is_disjoint(&pids)
@@ -120,7 +135,7 @@ mod tests {
             }
             asked
         });
-        let watch = completion(EngineKind::LlamaCpp, port, Some("secret-key".into()), "m".into());
+        let watch = completion(EngineKind::LlamaCpp, port, Some(Secret::new("secret-key".into())), "m".into());
         let asked = server.join().expect("all three were asked");
         assert!(asked.to_ascii_lowercase().contains("authorization: bearer secret-key"), "{asked}");
         let until = Instant::now() + Duration::from_secs(5);
@@ -132,7 +147,7 @@ mod tests {
 
     #[test]
     fn nothing_to_wait_for_without_accelerators() {
-        let watch = release(Vec::new(), BTreeSet::new());
+        let watch = release("ada-1", Vec::new(), BTreeSet::new());
         let until = Instant::now() + Duration::from_secs(5);
         while !watch.is_done() && Instant::now() < until {
             thread::sleep(Duration::from_millis(10));

@@ -8,9 +8,11 @@ use super::error::AgentError;
 use super::files::read_json;
 use super::frames::{read_message, skip_to_hello, write_message};
 use super::layout::{Layout, check_name};
-use super::{clock, lease, probe, relay, state, store};
+use super::relay::Answer;
+use super::version::version;
+use super::{clock, doctor, endpoints, lease, measure, measured, net, probe, relay, state, store};
 use crate::base::Secret;
-use crate::inventory::{HELLO, Refusal, Request, Response};
+use crate::inventory::{FrameError, HELLO, Refusal, Request, Response};
 
 /// Most bytes of a log in one answer.
 const MAX_LOG: u64 = 8 << 20;
@@ -22,25 +24,34 @@ pub fn serve(layout: &Layout, input: &mut impl BufRead, output: &mut impl Write)
     if !skip_to_hello(input)? {
         return Ok(());
     }
-    while let Some(request) = read_message::<Request>(input)? {
-        let response = match answer(layout, request, input) {
-            Ok(response) => response,
-            Err(error @ (AgentError::Stream { .. } | AgentError::Frame(_))) => return Err(error),
-            Err(error) => Response::Refused { refusal: error.into() },
+    loop {
+        let response = match read_message::<Request>(input) {
+            Ok(None) => return Ok(()),
+            Ok(Some(request)) => match answer(layout, request, input) {
+                Ok(response) => response,
+                Err(error @ (AgentError::Stream { .. } | AgentError::Frame(_))) => return Err(error),
+                Err(error) => Answer::Own(Response::Refused { refusal: error.into() }),
+            },
+            // A whole frame that says something else: a request of another version. The stream is still in step.
+            Err(AgentError::Frame(FrameError::Json(problem))) => {
+                let text = format!("flock-agent {} does not understand this request: {problem}", version());
+                Answer::Own(Response::Refused { refusal: Refusal::Failed { text } })
+            }
+            Err(error) => return Err(error),
         };
         write_message(output, &response)?;
     }
-    Ok(())
 }
 
-fn answer(layout: &Layout, request: Request, input: &mut impl Read) -> Result<Response, AgentError> {
-    match request {
+fn answer(layout: &Layout, request: Request, input: &mut impl Read) -> Result<Answer, AgentError> {
+    let response = match request {
         Request::Probe { engines, weights_path, on_node } => {
             probe::probe(layout, &engines, weights_path.as_deref(), &on_node, relay::is_supervising(layout))
         }
         Request::Instances => {
-            let (instances, _) = state::instances(layout, relay::is_supervising(layout))?;
-            Ok(Response::Instances { instances })
+            let supervised = relay::is_supervising(layout);
+            let (instances, _) = state::instances(layout, supervised)?;
+            Ok(Response::Instances { instances, supervised })
         }
         Request::Lease { lease, ttl_ms, expected_generation } => {
             lease::take(layout, &lease, ttl_ms, expected_generation, clock::now_ms()).map(|()| Response::Done)
@@ -51,12 +62,34 @@ fn answer(layout: &Layout, request: Request, input: &mut impl Read) -> Result<Re
         Request::FetchState { fetch } => store::state(&fetch),
         Request::Put { fetch, name, offset } => store::put(&fetch, &name, offset, input),
         Request::FetchDone { fetch } => store::done(&fetch),
+        Request::History => Ok(Response::History { applies: lease::history(layout) }),
+        Request::Listeners { low, high } => {
+            let (_, ours) = state::instances(layout, relay::is_supervising(layout))?;
+            net::listeners(low, high, &ours).map(|listeners| Response::Listeners { listeners })
+        }
+        Request::Doctor { engines, weights_path, ports } => {
+            doctor::look(layout, &engines, weights_path.as_deref(), ports)
+        }
         Request::Key { instance } => key(layout, &instance),
         Request::Log { instance, from, max_bytes } => log(layout, &instance, from, max_bytes),
-        Request::Start { .. } | Request::Stop { .. } | Request::Supervise { .. } | Request::Forget { .. } => {
-            relay::ask_keeper(layout, &request)
+        Request::Ping => Ok(Response::Done),
+        Request::MeasureListen { key, ttl_ms } => measure::listen(&key, ttl_ms),
+        Request::MeasureConnect { peer, addresses, port, key, fallback_rtt_us } => {
+            check_name("node", &peer)?;
+            let link = measure::connect(&peer, &addresses, port, &key, fallback_rtt_us)?;
+            measured::keep_link(layout, &link, clock::now_ms())?;
+            Ok(Response::Link { link })
         }
-    }
+        Request::MeasureEndpoints { endpoints } => {
+            let endpoints = endpoints::measure(endpoints)?;
+            measured::keep_endpoints(layout, &endpoints, clock::now_ms())?;
+            Ok(Response::Endpoints { endpoints })
+        }
+        Request::Start { .. } | Request::Stop { .. } | Request::Supervise { .. } | Request::Forget { .. } => {
+            return relay::ask_keeper(layout, &request);
+        }
+    };
+    response.map(Answer::Own)
 }
 
 fn key(layout: &Layout, instance: &str) -> Result<Response, AgentError> {
@@ -125,9 +158,27 @@ mod tests {
         let Response::Facts { node, desired, .. } = &answers[0] else { panic!("{answers:?}") };
         assert!(node.ram.total_bytes.is_some_and(|bytes| bytes > 0) && node.cpu.threads.is_some());
         assert!(node.agent.as_ref().is_some_and(|agent| !agent.supervising) && desired.is_empty());
-        assert_eq!(answers[1], Response::Instances { instances: Vec::new() });
+        assert_eq!(answers[1], Response::Instances { instances: Vec::new(), supervised: false });
         assert!(matches!(answers[2], Response::Refused { refusal: Refusal::Unknown { .. } }));
         assert_eq!(std::fs::read_dir(home.path()).expect("listed").count(), 0);
+    }
+
+    #[test]
+    fn a_request_of_another_version_is_refused_and_the_next_one_answered() {
+        let home = tempfile::tempdir().expect("a home");
+        let layout = Layout::new(home.path(), "lab", "ada-1").expect("good names");
+        let mut input = format!("{HELLO}\n").into_bytes();
+        input.extend(json_frame(&serde_json::json!({ "request": "levitate", "height": 3 })).expect("a frame"));
+        input.extend(json_frame(&Request::Instances).expect("a frame"));
+        let mut output = Vec::new();
+        serve(&layout, &mut input.as_slice(), &mut output).expect("served");
+        let mut answers = std::io::BufReader::new(output.as_slice());
+        assert!(skip_to_hello(&mut answers).expect("read"));
+        let refused: Response = read_message(&mut answers).expect("a message").expect("an answer");
+        let Response::Refused { refusal: Refusal::Failed { text } } = &refused else { panic!("{refused:?}") };
+        assert!(text.contains("levitate") && text.contains(version()), "{text}");
+        let next: Response = read_message(&mut answers).expect("a message").expect("an answer");
+        assert_eq!(next, Response::Instances { instances: Vec::new(), supervised: false });
     }
 
     #[test]

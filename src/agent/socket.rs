@@ -31,22 +31,30 @@ pub enum Ask {
     },
 }
 
-/// The keeper's answer.
+/// The keeper's answer. `serve` reads that of a request as plain JSON, since it only passes it on: a keeper that is
+/// newer may tell more, and half of the agent's code would be there for reading facts.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "snake_case")]
-pub enum Say {
+pub enum Say<R> {
     /// To `Hello`.
     Keeper {
         /// Its version.
         version: String,
+        /// The agent protocol it understands in [`Ask::Do`].
+        #[serde(default = "first")]
+        protocol: u32,
     },
     /// To `Quit`.
     Bye,
     /// To `Do`.
     Answer {
         /// The answer.
-        response: Box<Response>,
+        response: R,
     },
+}
+
+fn first() -> u32 {
+    1
 }
 
 /// `keeper.json`.
@@ -58,12 +66,18 @@ pub struct Badge {
     pub version: String,
     /// Where it listens.
     pub socket: PathBuf,
+    /// The host it runs on: homes may be shared.
+    #[serde(default)]
+    pub host: String,
+    /// The file of its program.
+    #[serde(default)]
+    pub program: Option<PathBuf>,
 }
 
 /// Whoever answers on the socket.
 pub trait Answers: Clone + Send + 'static {
     /// Answers one question.
-    fn answer(&self, ask: Ask) -> Say;
+    fn answer(&self, ask: Ask) -> Say<Response>;
 }
 
 /// A listening socket, removed when dropped.
@@ -140,13 +154,15 @@ fn converse(mut stream: UnixStream, answers: &impl Answers) {
 }
 
 /// `/tmp/flock-UID`, then `$XDG_RUNTIME_DIR/flock`: the runtime folder is the second choice, because session
-/// managers remove it when the user's last session ends, and the keeper lives on.
-fn places(layout: &Layout) -> Vec<PathBuf> {
+/// managers remove it when the user's last session ends, and the keeper lives on. Last below the home, where nobody
+/// else can take the name; paths there may be too long for a socket.
+pub fn places(layout: &Layout) -> Vec<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     let mut folders = vec![PathBuf::from(format!("/tmp/flock-{uid}"))];
     if let Some(folder) = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute()) {
         folders.push(folder.join("flock"));
     }
+    folders.push(layout.home.join(".local/share/flock/sockets"));
     folders.into_iter().map(|folder| folder.join(layout.socket_name())).collect()
 }
 
@@ -155,7 +171,8 @@ pub fn connect(layout: &Layout) -> Option<UnixStream> {
     let uid = rustix::process::geteuid().as_raw();
     let badge = read_json::<Badge>(&layout.keeper()).ok().flatten().map(|badge| badge.socket);
     badge.into_iter().chain(places(layout)).find_map(|path| {
-        let ours = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.uid() == uid);
+        let ours =
+            |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.uid() == uid && !found.is_symlink());
         let safe = ours(&path) && path.parent().is_some_and(ours);
         if safe { UnixStream::connect(&path).ok() } else { None }
     })

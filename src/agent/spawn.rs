@@ -8,14 +8,15 @@ use std::process::{Child, Command, Stdio};
 use super::error::AgentError;
 use super::files::{private_folder, random_hex, write_atomic};
 use super::layout::{Layout, MARK, MARK_STATE};
-use super::{logs, net};
+use super::{container, logs, net};
+use crate::base::Secret;
 use crate::inventory::InstanceSpec;
 
 /// What an engine sees of the keeper's environment; everything else comes from its specification.
 pub const PASSED: &[&str] = &["PATH", "LANG", "USER", "LOGNAME", "TMPDIR", "LD_LIBRARY_PATH", "XDG_RUNTIME_DIR"];
 /// Where programs are where the environment does not say.
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-/// The agent's only substitution in arguments and environment values.
+/// The agent's only substitution in arguments and environment values, the name of its container aside.
 const PORT: &str = "{port}";
 
 /// The port for a start: the one it had, then the planned one, then the alternates, the first that is not
@@ -27,20 +28,29 @@ pub fn choose_port(spec: &InstanceSpec, held: u16, avoid: &[u16], ours: &BTreeSe
 }
 
 /// The instance's key, made on its first start and kept.
-pub fn key(layout: &Layout, instance: &str) -> Result<String, AgentError> {
+pub fn key(layout: &Layout, instance: &str) -> Result<Secret<String>, AgentError> {
     let path = layout.key(instance);
     match std::fs::read_to_string(&path) {
-        Ok(key) if key.trim().len() == 64 => return Ok(key.trim().to_owned()),
+        Ok(key) if key.trim().len() == 64 => return Ok(Secret::new(key.trim().to_owned())),
         _ => {}
     }
     let key = random_hex(32)?;
     write_atomic(&path, format!("{key}\n").as_bytes(), 0o600)?;
-    Ok(key)
+    Ok(Secret::new(key))
 }
 
 /// The command, in full: nothing is read from the environment but [`PASSED`].
-pub fn command(layout: &Layout, spec: &InstanceSpec, port: u16, key: Option<&str>) -> Result<Command, AgentError> {
-    let fill = |text: &str| text.replace(PORT, &port.to_string());
+pub fn command(
+    layout: &Layout,
+    spec: &InstanceSpec,
+    port: u16,
+    key: Option<&Secret<String>>,
+) -> Result<Command, AgentError> {
+    let contained = spec.container.as_ref().map(|planned| (planned.name.as_str(), container::name(layout, planned)));
+    let fill = |text: &str| match &contained {
+        Some((planned, name)) if text == *planned => name.clone(),
+        _ => text.replace(PORT, &port.to_string()),
+    };
     let (program, arguments) =
         spec.argv.split_first().ok_or_else(|| AgentError::Other("the argument vector is empty".into()))?;
     let mut command = Command::new(fill(program));
@@ -53,7 +63,7 @@ pub fn command(layout: &Layout, spec: &InstanceSpec, port: u16, key: Option<&str
     }
     command.envs(spec.env.iter().map(|(name, value)| (name, fill(value))));
     if let (Some(name), Some(key)) = (&spec.key_env, key) {
-        command.env(name, key);
+        command.env(name, key.reveal());
     }
     command.env(MARK, layout.mark(&spec.instance)).env(MARK_STATE, &layout.state);
     command.current_dir(layout.instance(&spec.instance)).process_group(0).stdin(Stdio::null());
@@ -97,11 +107,14 @@ mod tests {
             key_env: Some("KEY".into()),
             port,
             port_alternates: alternates.to_vec(),
+            internal_ports: Vec::new(),
             served_name: "m".into(),
             weights: Vec::new(),
             planned_bytes: Vec::new(),
             planned_host_bytes: 0,
             ready_timeout_ms: 1000,
+            unresponsive_after_ms: 0,
+            container: None,
         }
     }
 
@@ -124,7 +137,8 @@ mod tests {
     #[test]
     fn the_environment_is_ours_and_the_port_is_filled_in() {
         let layout = Layout::new(Path::new("/home/u"), "lab", "ada-1").expect("good names");
-        let command = command(&layout, &spec(20000, &[]), 20001, Some("k")).expect("a command");
+        let key = Secret::new("k".to_owned());
+        let command = command(&layout, &spec(20000, &[]), 20001, Some(&key)).expect("a command");
         let arguments: Vec<_> = command.get_args().collect();
         assert_eq!(arguments, ["--port=20001"]);
         let value = |name: &str| {

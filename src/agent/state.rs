@@ -10,28 +10,79 @@ use super::error::AgentError;
 use super::files::{read_json, write_json};
 use super::layout::{Layout, check_name};
 use super::procfs::{self, Process, ProcessId};
-use crate::base::{EngineKind, InstanceState};
+use super::version::version;
+use crate::base::{EngineKind, InstanceState, one_line};
 use crate::inventory::{Failure, InstanceFacts, InstanceSpec};
 
+/// The form of everything in the state folder. It rises when an older agent could do harm by passing over what a newer
+/// one has written there; such an agent then touches nothing.
+pub const FORMAT: u32 = 1;
+
 /// What should run here.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Desired {
+    /// [`FORMAT`] of the agent that wrote it.
+    #[serde(default)]
+    pub format: u32,
+    /// Version of the agent that wrote it.
+    #[serde(default)]
+    pub written_by: String,
     /// Of the newest apply that changed or confirmed it.
     pub generation: u64,
     /// By instance id.
     pub instances: BTreeMap<String, InstanceSpec>,
+    /// The generation that last started each of them; not of those that an older agent started.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub started: BTreeMap<String, u64>,
+}
+
+impl Default for Desired {
+    fn default() -> Self {
+        Self {
+            format: FORMAT,
+            written_by: version().to_owned(),
+            generation: 0,
+            instances: BTreeMap::new(),
+            started: BTreeMap::new(),
+        }
+    }
+}
+
+/// All that is read of a state of another form.
+#[derive(Deserialize)]
+struct Form {
+    #[serde(default)]
+    format: u32,
+    #[serde(default)]
+    written_by: String,
 }
 
 impl Desired {
-    /// From disk; empty where there is nothing.
+    /// From disk; empty where there is nothing. Refused where a newer agent has written it in a form of its own.
     pub fn load(layout: &Layout) -> Result<Self, AgentError> {
-        Ok(read_json(&layout.desired())?.unwrap_or_default())
+        let path = layout.desired();
+        if let Some(found) = read_json::<Form>(&path)?.filter(|found| found.format > FORMAT) {
+            return Err(AgentError::Other(format!(
+                "{} was written by flock-agent {} (format {}), which is newer than this one ({}, format {FORMAT}): use \
+                 a flock of that version or a later one; nothing was changed",
+                path.display(),
+                clean(&found.written_by),
+                found.format,
+                version(),
+            )));
+        }
+        let found = read_json::<Self>(&path)?.unwrap_or_default();
+        Ok(Self { format: FORMAT, written_by: version().to_owned(), ..found })
     }
 
     /// To disk.
     pub fn save(&self, layout: &Layout) -> Result<(), AgentError> {
         write_json(&layout.desired(), self)
     }
+}
+
+fn clean(text: &str) -> String {
+    one_line(text).chars().take(40).collect()
 }
 
 /// What is known about an instance's process, in `instances/ID/state.json`.
@@ -65,6 +116,9 @@ pub struct Record {
     pub avoid_ports: Vec<u16>,
     /// Where in the log the present run begins.
     pub log_from: u64,
+    /// The name of the container of the last start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
 }
 
 /// What an instance is doing.
@@ -134,6 +188,7 @@ impl Record {
             load_ms: None,
             avoid_ports: Vec::new(),
             log_from: 0,
+            container: None,
         }
     }
 
@@ -152,11 +207,14 @@ impl Record {
             key_env: None,
             port: 0,
             port_alternates: Vec::new(),
+            internal_ports: Vec::new(),
             served_name: String::new(),
             weights: Vec::new(),
             planned_bytes: Vec::new(),
             planned_host_bytes: 0,
             ready_timeout_ms: 0,
+            unresponsive_after_ms: 0,
+            container: None,
         };
         Self::new(spec, now_ms)
     }
@@ -204,6 +262,11 @@ impl Record {
         self.since_ms = now_ms;
     }
 
+    /// Whether its processes lived before this boot of the machine.
+    pub fn is_of_another_boot(&self, boot_id: &str) -> bool {
+        self.process.as_ref().is_some_and(|process| process.boot_id != boot_id)
+    }
+
     /// Its living processes in a snapshot.
     pub fn living(&self, layout: &Layout, snapshot: &[Process], boot_id: &str) -> Vec<Process> {
         let leader = self.process.as_ref();
@@ -230,6 +293,13 @@ impl Record {
             Phase::Ending { why: Why::Port, .. } => InstanceState::Starting,
             Phase::Ending { .. } => InstanceState::Stopping,
         };
+        // Since when it does not serve; nobody knows where it died unseen.
+        let failed_at = self.last_failure.as_ref().map(|failure| failure.at.clone());
+        let since = match (state, &self.phase) {
+            (InstanceState::Failed, Phase::Idle { .. } | Phase::Ending { .. }) => failed_at,
+            (InstanceState::Failed, _) => None,
+            _ => (self.since_ms > 0).then(|| rfc3339(self.since_ms)),
+        };
         let bytes: u64 = living.iter().filter_map(|process| procfs::anonymous_bytes(process.pid)).sum();
         InstanceFacts {
             instance: self.spec.instance.clone(),
@@ -246,7 +316,7 @@ impl Record {
             host_bytes: (!living.is_empty()).then_some(bytes),
             last_failure: self.last_failure.clone(),
             starts: self.starts,
-            since: (self.since_ms > 0).then(|| rfc3339(self.since_ms)),
+            since,
             live_sessions: 0,
             load_ms: self.load_ms,
         }
@@ -262,10 +332,16 @@ pub fn recorded(layout: &Layout) -> Vec<String> {
     names
 }
 
+/// What ended every instance at once, and nothing has started them since.
+fn rebooted(at: String) -> Failure {
+    let text = "the node was restarted, and nothing keeps its instances since: `flock apply` resumes them".to_owned();
+    Failure { cause: "reboot".to_owned(), text, at, gave_up: false }
+}
+
 /// Facts about every instance that is desired, recorded or alive, and all processes that belong to them.
 pub fn instances(layout: &Layout, supervised: bool) -> Result<(Vec<InstanceFacts>, BTreeSet<u32>), AgentError> {
     let desired = Desired::load(layout)?;
-    let (snapshot, boot_id) = (procfs::snapshot(), procfs::boot_id());
+    let (snapshot, boot_id) = (procfs::look(), procfs::boot_id());
     let marked = procfs::marked(&snapshot, layout);
     let known = recorded(layout).into_iter().chain(desired.instances.keys().cloned());
     let (mut facts, mut pids) = (Vec::new(), BTreeSet::new());
@@ -276,7 +352,13 @@ pub fn instances(layout: &Layout, supervised: bool) -> Result<(Vec<InstanceFacts
         let Some(record) = record.or_else(|| marked.contains(&id).then(orphan)) else { continue };
         let living = record.living(layout, &snapshot, &boot_id);
         pids.extend(living.iter().map(|process| process.pid));
-        facts.push(record.facts(&living, supervised));
+        let mut told = record.facts(&living, supervised);
+        if !supervised && record.is_of_another_boot(&boot_id) {
+            let at = rfc3339(procfs::booted_ms());
+            told.since = Some(at.clone());
+            told.last_failure = Some(rebooted(at));
+        }
+        facts.push(told);
     }
     Ok((facts, pids))
 }

@@ -13,7 +13,7 @@ use super::layout::Layout;
 use super::procfs::{self, Process, ProcessId};
 use super::ready::{self, Watch};
 use super::state::{Phase, Record, Why};
-use super::{logs, spawn, store};
+use super::{container, logs, spawn, store};
 use crate::engine::Cause;
 use crate::inventory::InstanceSpec;
 
@@ -23,6 +23,13 @@ const GOOD_MS: u64 = 600_000;
 pub const GRACE_MS: u64 = 10_000;
 /// How long a process whose start was interrupted may stay unseen: between fork and exec it has no mark.
 const UNMARKED_MS: u64 = 2_000;
+
+/// How long a ready engine may be silent: one that loads kernels or swaps may well be for a minute.
+const SILENCE_MS: u64 = 120_000;
+
+fn silence_ms(spec: &InstanceSpec) -> u64 {
+    if spec.unresponsive_after_ms == 0 { SILENCE_MS } else { spec.unresponsive_after_ms }
+}
 
 /// What a step may look at.
 pub struct View<'a> {
@@ -47,6 +54,8 @@ pub struct Instance {
     pub record: Record,
     pub(super) child: Option<Child>,
     pub(super) readiness: Option<Watch>,
+    pub(super) silence: Option<Watch>,
+    pub(super) removal: Option<Watch>,
     pub(super) release: Option<Watch>,
     pub(super) asked_to_end: bool,
 }
@@ -75,7 +84,7 @@ impl Instance {
             (None, Some(spec)) => Record { phase: Phase::Spawning, ..Record::new(spec.clone(), 0) },
             (None, None) => Record::orphan(layout, id, snapshot, boot_id, (now_ms(), GRACE_MS)),
         };
-        if record.process.as_ref().is_some_and(|process| process.boot_id != boot_id) {
+        if record.is_of_another_boot(boot_id) {
             // The machine was started anew since: nothing of it lives, and that was no failure of the engine.
             record.process = None;
             record.members.clear();
@@ -90,7 +99,7 @@ impl Instance {
     }
 
     fn with(record: Record) -> Self {
-        Self { record, child: None, readiness: None, release: None, asked_to_end: false }
+        Self { record, child: None, readiness: None, silence: None, removal: None, release: None, asked_to_end: false }
     }
 
     /// Whether it needs the whole process table in every tick.
@@ -119,7 +128,11 @@ impl Instance {
                 (began_ms, gone_ms, given.min(grace_ms))
             }
             Phase::Ending { gone_ms, .. } => (now, gone_ms, grace_ms),
-            _ => (now, None, grace_ms),
+            _ => {
+                // One that was begun before a start is given up too soon, and its container may have come since.
+                self.removal = None;
+                (now, None, grace_ms)
+            }
         };
         self.record.enter(Phase::Ending { why: Why::Removed, began_ms, grace_ms, gone_ms }, now);
         self.record.save(layout)
@@ -165,6 +178,10 @@ impl Instance {
     fn start(&mut self, view: &View) -> Result<(), AgentError> {
         let (layout, now) = (view.layout, view.now);
         let spec = self.record.spec.clone();
+        if !self.container_is_gone(view.layout, true) {
+            return Ok(());
+        }
+        self.removal = None;
         // An attempt counts whether or not it came to a process.
         self.record.starts = self.record.starts.saturating_add(1);
         if let Some(problem) = store::missing(&spec.weights) {
@@ -188,12 +205,13 @@ impl Instance {
             Err(error) => return self.could_not_start(view, Cause::Exit, error.chain()),
         };
         self.record.port = port;
+        self.record.container = spec.container.as_ref().map(|container| container::name(layout, container));
         self.record.process = None;
         self.record.members.clear();
         self.record.enter(Phase::Spawning, now);
         // The intent is on disk before the process exists: killed in between, the next keeper looks for it.
         self.record.save(layout)?;
-        let spawned = spawn::command(layout, &spec, port, key.as_deref())
+        let spawned = spawn::command(layout, &spec, port, key.as_ref())
             .and_then(|command| spawn::spawn(layout, &spec.instance, command, self.record.starts));
         let (child, log_from) = match spawned {
             Ok(spawned) => spawned,
@@ -261,6 +279,10 @@ impl Instance {
             let living = self.record.living(view.layout, snapshot, view.boot_id);
             self.remember(&living, view)?;
         }
+        if self.record.phase == Phase::Ready && self.silence.as_ref().is_some_and(Watch::is_done) {
+            let text = format!("left every health request unanswered for {} s", silence_ms(spec) / 1000);
+            return self.failed(view, Cause::NotResponding, text, GRACE_MS);
+        }
         let age = now.saturating_sub(self.record.since_ms);
         match self.record.phase {
             Phase::Starting if self.readiness.as_ref().is_some_and(Watch::is_done) => {
@@ -278,6 +300,10 @@ impl Instance {
                 let key = spec.key_env.as_ref().map(|_| spawn::key(view.layout, &spec.instance)).transpose()?;
                 let name = self.record.spec.served_name.clone();
                 self.readiness = Some(ready::completion(spec.engine, self.record.port, key, name));
+            }
+            Phase::Ready if self.silence.is_none() => {
+                let patience = std::time::Duration::from_millis(silence_ms(spec));
+                self.silence = Some(ready::silence(spec.engine, self.record.port, patience));
             }
             Phase::Ready if age > GOOD_MS && self.record.failures > 0 => {
                 self.record.failures = 0;

@@ -29,6 +29,8 @@ pub fn on_node(path: &str, home: &Path) -> WeightsFound {
         files: Vec::new(),
         size_bytes: 0,
         complete: false,
+        sha256: None,
+        architecture: None,
         variants: Vec::new(),
         problem: None,
     };
@@ -48,6 +50,9 @@ fn read(place: &Path, found: &mut WeightsFound) -> Result<Vec<Variant>, String> 
     let folder = if meta.is_dir() {
         list(place, "", 0, &mut files)?;
         place
+    } else if !meta.is_file() {
+        // Opening a pipe or a device could wait for ever.
+        return Err("is neither a file nor a folder".into());
     } else {
         let folder = place.parent().unwrap_or(Path::new("/"));
         let name = place.file_name().and_then(|name| name.to_str()).ok_or("the file's name is not UTF-8")?;
@@ -189,6 +194,10 @@ mod tests {
         let missing = on_node("/does/not/exist.gguf", home.path());
         assert!(missing.problem.is_some() && missing.variants.is_empty());
         assert!(on_node("relative", home.path()).problem.is_some());
+        // A socket here, as a pipe cannot be made without help; neither is opened.
+        let _socket = std::os::unix::net::UnixListener::bind(home.path().join("m.gguf")).expect("bound");
+        let socket = on_node("~/m.gguf", home.path());
+        assert_eq!(socket.problem.as_deref(), Some("is neither a file nor a folder"));
         fs::create_dir(home.path().join("m")).expect("made");
         fs::write(home.path().join("m/broken.gguf"), b"GGUX").expect("written");
         fs::write(home.path().join("m/.hidden"), b"x").expect("written");
