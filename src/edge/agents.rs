@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use crate::base::{Digest, Hasher};
+use crate::base::{Digest, Hasher, one_line};
 use crate::ports::NodeError;
 
 /// Folder under a node's home that agents lie in.
@@ -37,8 +37,13 @@ impl Platform {
         Self { architecture: architecture.to_owned(), libc: libc.to_owned() }
     }
 
+    /// `x86_64-gnu`.
+    pub(super) fn key(&self) -> String {
+        format!("{}-{}", self.architecture, self.libc)
+    }
+
     fn file_name(&self) -> String {
-        format!("flock-agent-{}-{}", self.architecture, self.libc)
+        format!("flock-agent-{}", self.key())
     }
 }
 
@@ -66,25 +71,51 @@ impl AgentFile {
 }
 
 impl AgentBinaries {
-    /// The binary for a platform: `flock-agent-ARCH-LIBC` in the agent folder or beside the running executable,
-    /// else a plain `flock-agent` in the same places where the platform is this machine's. Reads the whole file:
-    /// call it from a blocking thread.
-    pub(super) fn find(&self, platform: &Platform) -> Result<AgentFile, NodeError> {
+    fn folders(&self) -> Vec<PathBuf> {
         let beside = std::env::current_exe().ok().and_then(|path| path.parent().map(Path::to_path_buf));
-        let folders: Vec<&PathBuf> = self.directory.iter().chain(beside.iter()).collect();
+        self.directory.iter().cloned().chain(beside).collect()
+    }
+
+    /// Every binary that is there, with the platform it is for. Reads whole files.
+    pub(super) fn all(&self) -> Vec<(Platform, AgentFile)> {
+        let mut platforms = vec![Platform::here()];
+        for entry in self.folders().iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten() {
+            let name = entry.file_name();
+            let parts = name.to_str().and_then(|name| name.strip_prefix("flock-agent-")?.rsplit_once('-'));
+            if let Some((architecture, libc @ ("gnu" | "musl"))) = parts {
+                let platform = Platform { architecture: architecture.to_owned(), libc: libc.to_owned() };
+                if !platforms.contains(&platform) {
+                    platforms.push(platform);
+                }
+            }
+        }
+        platforms.into_iter().filter_map(|platform| self.find(&platform).ok().map(|file| (platform, file))).collect()
+    }
+
+    /// The binary for a platform: in the agent folder, else beside the running executable, `flock-agent-ARCH-LIBC`, and
+    /// where the platform is this machine's a plain `flock-agent` too. Of both in one folder, the one that was written
+    /// last: a build leaves the plain one there, and the other may be of an older build. Reads the whole file: call it
+    /// from a blocking thread.
+    pub(super) fn find(&self, platform: &Platform) -> Result<AgentFile, NodeError> {
         let mut names = vec![platform.file_name()];
         if *platform == Platform::here() {
             names.push("flock-agent".to_owned());
         }
-        let candidates: Vec<PathBuf> =
-            names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name))).collect();
+        let written = |path: &PathBuf| std::fs::metadata(path).and_then(|file| file.modified()).ok();
+        let mut candidates = Vec::new();
+        for folder in self.folders() {
+            let mut paths: Vec<PathBuf> = names.iter().map(|name| folder.join(name)).collect();
+            paths.sort_by_key(|path| std::cmp::Reverse(written(path)));
+            candidates.extend(paths);
+        }
         for path in &candidates {
             match read(path) {
                 Ok(Some(file)) => return Ok(file),
                 Ok(None) => {}
                 Err(error) => {
                     let reason = format!("cannot read {}: {error}", path.display());
-                    return Err(NodeError::Agent { reason, hint: None });
+                    let hint = "make it readable, or name another folder with --agent-dir.".to_owned();
+                    return Err(NodeError::Agent { reason, hint: Some(hint) });
                 }
             }
         }
@@ -121,7 +152,7 @@ pub(super) fn read(path: &Path) -> std::io::Result<Option<AgentFile>> {
 
 /// `flock-agent` answered with an error before its first line: what that means and what to do.
 pub(super) fn start_failure(status: Option<u32>, stderr: &str, path: &str) -> NodeError {
-    let said = one_line(stderr);
+    let said = last_words(stderr);
     let hint = if said.contains("GLIBC_") || said.contains("version `GLIBC") {
         Some("the node's C library is older than the agent's: use an agent that was built for it, with --agent-dir")
     } else if said.contains("Exec format error") || said.contains("cannot execute binary file") {
@@ -141,9 +172,9 @@ pub(super) fn start_failure(status: Option<u32>, stderr: &str, path: &str) -> No
     }
 }
 
-/// The last part of what a program said, on one line and without control characters.
-pub(super) fn one_line(text: &str) -> String {
-    let clean: String = text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+/// The last part of what a program said, on one line and fit for a terminal.
+pub(super) fn last_words(text: &str) -> String {
+    let clean = one_line(text);
     let skip = clean.chars().count().saturating_sub(400);
     clean.chars().skip(skip).collect()
 }
@@ -153,17 +184,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_named_binary_comes_before_the_plain_one() {
+    fn the_named_and_the_plain_binary_are_both_found_and_the_last_written_wins() {
         let folder = tempfile::tempdir().expect("a folder");
         let agents = AgentBinaries { directory: Some(folder.path().to_path_buf()) };
-        std::fs::write(folder.path().join("flock-agent"), b"plain").expect("written");
+        let write = |name: &str, content: &[u8], seconds: u64| {
+            std::fs::write(folder.path().join(name), content).expect("written");
+            let file = std::fs::File::options().write(true).open(folder.path().join(name)).expect("there");
+            file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds)).expect("set");
+        };
         let here = Platform::here();
+        write("flock-agent", b"plain", 2000);
         let plain = agents.find(&here).expect("the plain one");
         assert_eq!(plain.size_bytes, 5);
         assert_eq!(plain.remote_name(), format!("flock-agent-{}", &Digest::of(b"plain").hex()[..16]));
 
-        std::fs::write(folder.path().join(here.file_name()), b"named!").expect("written");
-        assert_eq!(agents.find(&here).expect("the named one").size_bytes, 6);
+        // Of an older build, of the same second, of a newer one.
+        for (seconds, size_bytes) in [(1000, 5), (2000, 6), (3000, 6)] {
+            write(&here.file_name(), b"named!", seconds);
+            assert_eq!(agents.find(&here).expect("one of them").size_bytes, size_bytes, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn the_folder_that_was_asked_for_comes_before_what_lies_beside_the_executable() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let agents = AgentBinaries { directory: Some(folder.path().to_path_buf()) };
+        std::fs::write(folder.path().join("flock-agent"), b"plain").expect("written");
+        let (asked, beside) = (folder.path().to_path_buf(), std::env::current_exe().expect("this test"));
+        assert_eq!(agents.folders(), [asked.clone(), beside.parent().expect("in a folder").to_path_buf()]);
+        let error = agents.find(&Platform::of_uname("riscv64", "musl")).expect_err("none").to_string();
+        let looked = error.split_once("looked for ").expect("where").1;
+        assert!(looked.starts_with(&*asked.to_string_lossy()), "{looked}");
+        assert_eq!(agents.find(&Platform::here()).expect("asked for").path, asked.join("flock-agent"));
     }
 
     #[test]
@@ -193,6 +245,6 @@ mod tests {
         let old = start_failure(Some(1), "/h/agent: /lib/libc.so.6: version `GLIBC_2.38' not found", "/h/agent");
         assert!(old.hint().expect("a hint").contains("older"));
         assert!(start_failure(None, "", "/h/agent").to_string().contains("said nothing"));
-        assert_eq!(one_line("a\u{1b}[31m\nb"), "a [31m b");
+        assert_eq!(last_words("a\u{1b}[31m\nb"), "a?[31m b");
     }
 }

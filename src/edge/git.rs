@@ -1,11 +1,15 @@
 //! What git says about a folder: the commit it stands at and whether anything differs from it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gix::bstr::{BString, ByteSlice as _, ByteVec as _};
 use gix::status::{Item, Submodule, UntrackedFiles};
 
 use crate::ports::{RepositoryError, Standing};
+
+mod commit;
+
+pub(super) use commit::committed;
 
 /// Where `folder` stands. Outside a repository, and before the first commit, there is no commit. Only what lies
 /// under `folder` makes it dirty: changed, staged and deleted files, and untracked ones that are configuration
@@ -46,8 +50,8 @@ pub(super) fn holds(folder: &Path, commit: &str) -> bool {
     repository.find_commit(id).is_ok()
 }
 
-/// The pathspec of `folder` inside the work tree; none where it is the work tree itself.
-fn pattern(work_tree: &Path, folder: &Path) -> Result<Option<BString>, RepositoryError> {
+/// Where `folder` lies inside the work tree; empty where it is the work tree itself.
+fn inside(work_tree: &Path, folder: &Path) -> Result<PathBuf, RepositoryError> {
     let absolute = |path: &Path| {
         let unreadable = |error: std::io::Error| RepositoryError::Unreadable {
             path: path.display().to_string(),
@@ -56,7 +60,12 @@ fn pattern(work_tree: &Path, folder: &Path) -> Result<Option<BString>, Repositor
         path.canonicalize().map_err(unreadable)
     };
     let (work_tree, folder) = (absolute(work_tree)?, absolute(folder)?);
-    let inside = folder.strip_prefix(&work_tree).unwrap_or(Path::new(""));
+    Ok(folder.strip_prefix(&work_tree).unwrap_or(Path::new("")).to_owned())
+}
+
+/// The pathspec of `folder` inside the work tree; none where it is the work tree itself.
+fn pattern(work_tree: &Path, folder: &Path) -> Result<Option<BString>, RepositoryError> {
+    let inside = inside(work_tree, folder)?;
     if inside.as_os_str().is_empty() {
         return Ok(None);
     }
@@ -84,15 +93,15 @@ fn failed(error: &dyn std::fmt::Display) -> RepositoryError {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::process::Command;
 
     use super::*;
 
-    struct Repo(tempfile::TempDir);
+    pub struct Repo(pub tempfile::TempDir);
 
     impl Repo {
-        fn new() -> Self {
+        pub fn new() -> Self {
             let repo = Self(tempfile::tempdir().expect("a folder"));
             repo.git(&["init", "-q", "-b", "main"]);
             repo
@@ -109,13 +118,13 @@ mod tests {
             String::from_utf8(output.stdout).expect("UTF-8").trim().to_owned()
         }
 
-        fn write(&self, name: &str, text: &str) {
+        pub fn write(&self, name: &str, text: &str) {
             let path = self.0.path().join(name);
             std::fs::create_dir_all(path.parent().expect("a parent")).expect("made");
             std::fs::write(path, text).expect("written");
         }
 
-        fn commit(&self) -> String {
+        pub fn commit(&self) -> String {
             self.git(&["add", "-A"]);
             self.git(&["commit", "-q", "-m", "x"]);
             self.git(&["rev-parse", "HEAD"])

@@ -27,15 +27,6 @@ pub struct HttpRequest<'a> {
     pub json: Option<Vec<u8>>,
 }
 
-/// An answer whose body was read whole.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HttpAnswer {
-    /// Status code.
-    pub status: u16,
-    /// The body.
-    pub body: Vec<u8>,
-}
-
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HttpError {
@@ -56,27 +47,6 @@ pub enum HttpError {
     /// The body is longer than was allowed.
     #[error("the answer is longer than {0} bytes")]
     TooLong(usize),
-}
-
-/// Sends a request and reads its whole answer.
-pub async fn fetch(
-    stream: Box<dyn ByteStream>,
-    request: HttpRequest<'_>,
-    limit: Duration,
-    max_body: usize,
-) -> Result<HttpAnswer, HttpError> {
-    deadline("the request", limit, async {
-        let mut exchange = Exchange::begin(stream, request).await?;
-        let mut body = Vec::new();
-        while let Some(piece) = exchange.next().await? {
-            if body.len() + piece.len() > max_body {
-                return Err(HttpError::TooLong(max_body));
-            }
-            body.extend_from_slice(&piece);
-        }
-        Ok(HttpAnswer { status: exchange.status(), body })
-    })
-    .await
 }
 
 /// A request under way: its status is known, its body comes piece by piece.
@@ -216,6 +186,27 @@ pub(super) mod tests {
         (near, task)
     }
 
+    /// Sends a request and reads its whole answer.
+    async fn fetch(
+        stream: Box<dyn ByteStream>,
+        request: HttpRequest<'_>,
+        limit: Duration,
+        max_body: usize,
+    ) -> Result<(u16, Vec<u8>), HttpError> {
+        deadline("the request", limit, async {
+            let mut exchange = Exchange::begin(stream, request).await?;
+            let mut body = Vec::new();
+            while let Some(piece) = exchange.next().await? {
+                if body.len() + piece.len() > max_body {
+                    return Err(HttpError::TooLong(max_body));
+                }
+                body.extend_from_slice(&piece);
+            }
+            Ok((exchange.status(), body))
+        })
+        .await
+    }
+
     fn request(key: Option<&Secret<String>>) -> HttpRequest<'_> {
         HttpRequest { host: "localhost", path: "/v1/models", key, json: None }
     }
@@ -227,7 +218,7 @@ pub(super) mod tests {
         let (stream, server) = serve(answer.to_vec(), false);
         let key = Secret::new("k3y".to_owned());
         let got = fetch(Box::new(stream), request(Some(&key)), Duration::from_secs(5), 100).await.expect("answered");
-        assert_eq!((got.status, got.body.as_slice()), (200, &b"{\"a\":1}"[..]));
+        assert_eq!((got.0, got.1.as_slice()), (200, &b"{\"a\":1}"[..]));
         let asked = server.await.expect("served");
         assert!(
             asked.starts_with("GET /v1/models HTTP/1.1\r\n") && asked.contains("authorization: Bearer k3y"),

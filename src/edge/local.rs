@@ -257,7 +257,10 @@ fn digest_is(path: &Path, file: &AgentFile) -> bool {
 }
 
 fn failed(reason: &str) -> NodeError {
-    NodeError::Agent { reason: reason.to_owned(), hint: None }
+    let hint =
+        "the agent is copied to ~/.local/share/flock and run there: the folder must be yours, writable and have room."
+            .to_owned();
+    NodeError::Agent { reason: reason.to_owned(), hint: Some(hint) }
 }
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 //! In: plain targets (an address, a folder, a port). Out: `ports` values with typed failures.
 //! [`SshTransport`] and [`LocalTransport`] bring bytes to and from a node; [`AgentNode`] speaks the agent's
 //! protocol over either; [`EngineCompletions`] asks an instance; [`DiskWeights`], [`FolderRepository`],
-//! [`SystemClock`] and [`SystemRandom`] are this machine.
+//! [`SystemClock`], [`SystemRandom`] and [`SystemProcesses`] are this machine.
 //!
 //! May import: base, weights, engine, inventory, chat, plan (steps, events), ports. Edges never import each
 //! other; what several of them need lies in plain helpers: `agents.rs` (agent binaries and their names), `stream.rs`
-//! (deadlines, the hello line), `http.rs`, `digests.rs` and `clock.rs`. russh appears only in `ssh/`, gix only in
-//! `git.rs`.
+//! (deadlines, the hello line), `http.rs`, `digests.rs`, `processes.rs` and `clock.rs`. russh appears only in `ssh/`,
+//! gix only in `git.rs` and what is below it.
 #![expect(clippy::disallowed_methods, reason = "the edge is where flock touches the world")]
 
 mod agents;
@@ -20,6 +20,7 @@ mod http;
 mod local;
 mod node;
 mod pool;
+mod processes;
 mod repository;
 mod ssh;
 mod stream;
@@ -28,9 +29,11 @@ mod weights;
 pub use agents::{AgentBinaries, Platform};
 pub use clock::{SystemClock, SystemRandom};
 pub use engines::EngineCompletions;
-pub use http::{HttpAnswer, HttpError, HttpRequest, fetch as http_fetch};
+pub use http::{HttpError, HttpRequest};
 pub use local::{LocalTarget, LocalTransport};
 pub use node::AgentNode;
+pub use processes::{SystemProcesses, own_uid};
 pub use repository::FolderRepository;
-pub use ssh::{SshTarget, SshTransport};
+pub use ssh::{Notice, Reached, SshEnvironment, SshNetwork, SshTarget, SshTransport, known_host, ssh_way};
+pub use stream::Hello;
 pub use weights::DiskWeights;

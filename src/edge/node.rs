@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
+use tokio::time::Instant;
 
 use super::pool::{Lease, Pool, lost, read_response};
 use super::stream::within;
@@ -16,6 +17,8 @@ use crate::ports::{ByteStream, Node, NodeError, Progress, Transport};
 const PIECE: usize = 256 << 10;
 /// Deadline of handing one frame to the connection.
 const PIECE_LIMIT: Duration = Duration::from_secs(60);
+/// How long another connection that brings the same file may stand still: longer than a node waits for a silent peer.
+const BUSY_LIMIT: Duration = Duration::from_secs(90);
 /// Slowest disk that a digest is waited for.
 const HASHED_PER_SECOND: u64 = 50 << 20;
 
@@ -50,7 +53,7 @@ impl AgentNode {
         let lease = self.pool.take(urgent).await?;
         let reused = lease.reused;
         let response = match self.exchange(lease, request).await {
-            Err(NodeError::Lost { reason }) if reused && may_repeat(request) => {
+            Err(NodeError::Lost { reason }) if reused && request.may_repeat() => {
                 tracing::debug!(node = %self.name, %reason, "an idle stream had died, asking again over a new one");
                 self.pool.clear().await;
                 let lease = self.pool.take(urgent).await?;
@@ -60,19 +63,17 @@ impl AgentNode {
         };
         unless_refused(response)
     }
-}
 
-#[async_trait]
-impl Node for AgentNode {
-    fn name(&self) -> &str {
-        &self.name
+    /// Bytes that the node has of one file of a set.
+    async fn has_of(&self, fetch: &FetchSpec, name: &str) -> Result<u64, NodeError> {
+        let index = fetch.files.iter().position(|file| file.name == name).unwrap_or(usize::MAX);
+        match self.ask(&Request::FetchState { fetch: fetch.clone() }).await? {
+            Response::Fetched { have_bytes, .. } => Ok(have_bytes.get(index).copied().unwrap_or(0)),
+            _ => Err(lost(&"it answered something else than the state of a set of files")),
+        }
     }
 
-    async fn call(&self, request: Request) -> Result<Response, NodeError> {
-        self.ask(&request).await
-    }
-
-    async fn put(
+    async fn put_once(
         &self,
         from_folder: &str,
         fetch: &FetchSpec,
@@ -116,6 +117,42 @@ impl Node for AgentNode {
             }
             Response::Done => Ok(()),
             _ => Err(lost(&"it answered something else to a file")),
+        }
+    }
+}
+
+#[async_trait]
+impl Node for AgentNode {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    async fn call(&self, request: Request) -> Result<Response, NodeError> {
+        self.ask(&request).await
+    }
+
+    async fn put(
+        &self,
+        from_folder: &str,
+        fetch: &FetchSpec,
+        name: &str,
+        progress: Progress<'_>,
+    ) -> Result<(), NodeError> {
+        // Another connection may be bringing the same file: another cluster's, or one of ours that was cut and that the
+        // node has not given up yet. It is waited for, as long as it gets on.
+        let (mut moved, mut most) = (Instant::now(), None);
+        loop {
+            let result = self.put_once(from_folder, fetch, name, progress).await;
+            let Err(NodeError::Refused(Refusal::Busy { .. })) = &result else { return result };
+            let have = self.has_of(fetch, name).await?;
+            if most.is_none_or(|most| have > most) {
+                (moved, most) = (Instant::now(), Some(have));
+                progress(have);
+            }
+            if moved.elapsed() > BUSY_LIMIT {
+                return result;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }
 
@@ -217,6 +254,7 @@ fn unless_refused(response: Response) -> Result<Response, NodeError> {
 fn deadline(request: &Request) -> (String, Duration) {
     let (step, seconds) = match request {
         Request::Probe { .. } => ("probing the node", 60),
+        Request::Doctor { .. } => ("looking over the node", 90),
         Request::Stop { grace_ms, .. } => ("stopping an instance", 90.max(60 + grace_ms / 1000)),
         Request::Start { .. } => ("starting an instance", 30),
         Request::FetchState { fetch } => ("looking at files on the node", 60 + set_bytes(fetch) / HASHED_PER_SECOND),
@@ -224,6 +262,8 @@ fn deadline(request: &Request) -> (String, Duration) {
         Request::Forget { .. } => ("forgetting the cluster on the node", 60),
         Request::Supervise { .. } => ("starting the node's supervisor", 30),
         Request::Lease { .. } | Request::Release { .. } | Request::BreakLease => ("the node's lease", 20),
+        Request::MeasureConnect { .. } => ("measuring the way to another node", 30),
+        Request::MeasureEndpoints { .. } => ("measuring the way to providers", 60),
         _ => ("asking the node", 30),
     };
     (step.to_owned(), Duration::from_secs(seconds))
@@ -231,27 +271,6 @@ fn deadline(request: &Request) -> (String, Duration) {
 
 fn set_bytes(fetch: &FetchSpec) -> u64 {
     fetch.files.iter().map(|file| file.size_bytes).fold(0, u64::saturating_add)
-}
-
-/// Whether doing it twice is doing it once.
-fn may_repeat(request: &Request) -> bool {
-    match request {
-        Request::Probe { .. }
-        | Request::Instances
-        | Request::Lease { .. }
-        | Request::Release { .. }
-        | Request::WriteMember { .. }
-        | Request::FetchState { .. }
-        | Request::FetchDone { .. }
-        | Request::Supervise { .. }
-        | Request::Key { .. }
-        | Request::Log { .. } => true,
-        Request::BreakLease
-        | Request::Put { .. }
-        | Request::Start { .. }
-        | Request::Stop { .. }
-        | Request::Forget { .. } => false,
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 
-use crate::inventory::{FrameError, KIND_JSON, Response, frame_header, json_message};
+use crate::inventory::{FrameError, KIND_JSON, Response, frame_header, shown_message};
 use crate::ports::{ByteStream, NodeError, Transport};
 
 /// Most agent streams of one node at once.
@@ -87,7 +87,7 @@ pub(super) async fn read_response(stream: &mut (impl tokio::io::AsyncRead + Unpi
     if payload.len() < length {
         return Err(NodeError::Lost { reason: format!("{} of {length} bytes of an answer came", payload.len()) });
     }
-    json_message(&payload).map_err(|error| nonsense(&error))
+    shown_message(&payload).map_err(|error| nonsense(&error))
 }
 
 /// The stream ended or failed.

@@ -9,16 +9,16 @@ use crate::base::{Tree, TreeEntry};
 use crate::ports::{Repository, RepositoryError, Standing};
 
 /// Largest file whose bytes are read; the config room refuses larger ones by their size.
-const MAX_FILE: u64 = 4 << 20;
+pub(super) const MAX_FILE: u64 = 4 << 20;
 /// Most bytes of all files that are read together.
-const MAX_READ: u64 = 64 << 20;
+pub(super) const MAX_READ: u64 = 64 << 20;
 /// Most entries of a whole tree.
-const MAX_ENTRIES: usize = 20_000;
+pub(super) const MAX_ENTRIES: usize = 20_000;
 /// A folder with more entries than this holds data: of its files only `*.kdl` are listed, and its subfolders are
 /// not entered.
-const DATA_FOLDER: usize = 2_000;
+pub(super) const DATA_FOLDER: usize = 2_000;
 /// Deepest folder that is entered.
-const MAX_DEPTH: usize = 32;
+pub(super) const MAX_DEPTH: usize = 32;
 /// Folders that never hold configuration, beside hidden ones.
 const SKIPPED: [&str; 2] = ["target", "node_modules"];
 
@@ -73,6 +73,11 @@ impl Repository for FolderRepository {
             reason: error.to_string(),
         };
         super::git::standing(&self.folder.canonicalize().map_err(unreadable)?)
+    }
+
+    fn committed(&self, revision: &str) -> Result<(Tree, Standing), RepositoryError> {
+        let (tree, commit) = super::git::committed(&self.folder, revision, &self.tree()?)?;
+        Ok((tree, Standing { commit: Some(commit), dirty: false }))
     }
 
     fn holds(&self, commit: &str) -> bool {
@@ -177,15 +182,15 @@ fn read(path: &Path) -> std::io::Result<TreeEntry> {
     Ok(TreeEntry::File(bytes))
 }
 
-fn is_kdl(path: &str) -> bool {
+pub(super) fn is_kdl(path: &str) -> bool {
     path.ends_with(".kdl")
 }
 
-fn is_skipped(folder: &str) -> bool {
+pub(super) fn is_skipped(folder: &str) -> bool {
     folder.starts_with('.') || SKIPPED.contains(&folder)
 }
 
-fn passes_skipped(folder: &Path) -> bool {
+pub(super) fn passes_skipped(folder: &Path) -> bool {
     folder.components().any(|part| is_skipped(&part.as_os_str().to_string_lossy()))
 }
 

@@ -1,4 +1,4 @@
-//! What every way to a node shares: deadlines and the hello line.
+//! What every way to a node shares: deadlines, and lines out of a stream that starts with a banner.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::inventory::HELLO;
+use crate::inventory::{HELLO, PROTOCOL};
 use crate::ports::{ByteStream, NodeError};
 
-/// Most bytes of login banner before the agent's hello line.
-pub(super) const BANNER_LIMIT: usize = 64 << 10;
+/// Most bytes of login banner before the agent's hello line. They are passed over, not kept.
+pub(super) const BANNER_LIMIT: usize = 256 << 20;
+/// Longest line that is kept whole; of a longer one nothing is.
+const LINE_LIMIT: usize = 8 << 10;
 
 /// Runs a step under a deadline.
 pub(super) async fn within<T>(
@@ -25,39 +27,75 @@ pub(super) async fn within<T>(
     }
 }
 
-/// Collects what an agent says until its hello line.
+/// Lines out of pieces, in bounded memory.
 #[derive(Debug, Default)]
-pub(super) struct Hello {
-    buffer: Vec<u8>,
+pub(super) struct Lines {
+    partial: Vec<u8>,
+    overlong: bool,
+}
+
+impl Lines {
+    /// The next line, without its end, taken from the front of `bytes`; `None` where they hold no end of line. A
+    /// line of more than 8 KiB comes out empty.
+    pub(super) fn next(&mut self, bytes: &mut &[u8]) -> Option<Vec<u8>> {
+        let end = bytes.iter().position(|&byte| byte == b'\n');
+        let (piece, rest) = match end {
+            Some(end) => (&bytes[..end], &bytes[end + 1..]),
+            None => (*bytes, &[][..]),
+        };
+        *bytes = rest;
+        self.overlong |= self.partial.len() + piece.len() > LINE_LIMIT;
+        if self.overlong {
+            self.partial.clear();
+        } else {
+            self.partial.extend_from_slice(piece);
+        }
+        end?;
+        self.overlong = false;
+        let mut line = std::mem::take(&mut self.partial);
+        line.truncate(line.trim_ascii_end().len());
+        Some(line)
+    }
+}
+
+/// Passes over what comes before an agent's hello line.
+#[derive(Debug, Default)]
+pub struct Hello {
+    lines: Lines,
+    seen: usize,
 }
 
 impl Hello {
     /// Takes more bytes. `Some(rest)` once the hello line is complete: the bytes that followed it.
-    pub(super) fn push(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, NodeError> {
-        let scanned = self.buffer.len();
-        self.buffer.extend_from_slice(bytes);
-        let mut start = self.buffer[..scanned].iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
-        while let Some(length) = self.buffer[start..].iter().position(|&byte| byte == b'\n') {
-            let line = self.buffer[start..start + length].trim_ascii_end();
+    pub fn push(&mut self, mut bytes: &[u8]) -> Result<Option<Vec<u8>>, NodeError> {
+        self.seen = self.seen.saturating_add(bytes.len());
+        while let Some(line) = self.lines.next(&mut bytes) {
             if line == HELLO.as_bytes() {
-                return Ok(Some(self.buffer.split_off(start + length + 1)));
+                return Ok(Some(bytes.to_vec()));
             }
             if let Some(version) = line.strip_prefix(b"flock-agent protocol ") {
-                let version = super::agents::one_line(&String::from_utf8_lossy(version));
-                return Err(NodeError::Agent {
-                    reason: format!("it speaks protocol {version}, this flock speaks `{HELLO}`"),
-                    hint: Some("use the agent that came with this flock".to_owned()),
-                });
+                return Err(other_protocol(&super::agents::last_words(&String::from_utf8_lossy(version))));
             }
-            start += length + 1;
         }
-        if self.buffer.len() > BANNER_LIMIT {
+        if self.seen > BANNER_LIMIT {
             let reason = format!("more than {BANNER_LIMIT} bytes came before the agent's first line");
             let hint = "make the login shell's start files print nothing when they run without a terminal";
             return Err(NodeError::Agent { reason, hint: Some(hint.to_owned()) });
         }
         Ok(None)
     }
+}
+
+/// The agent speaks another protocol: which side is older, and what to do.
+fn other_protocol(version: &str) -> NodeError {
+    let older = version.trim().parse::<u32>().is_ok_and(|version| version < PROTOCOL);
+    let (side, hint) = if older {
+        ("the agent is the older one", "use the agent that came with this flock")
+    } else {
+        ("this flock is the older one", "use a flock of the agent's version, or the agent that came with this flock")
+    };
+    let reason = format!("it speaks protocol {version}, this flock speaks {PROTOCOL}: {side}");
+    NodeError::Agent { reason, hint: Some(hint.to_owned()) }
 }
 
 /// A stream whose first bytes have already been read.
@@ -123,9 +161,25 @@ mod tests {
 
     #[test]
     fn another_protocol_and_an_endless_banner_are_errors() {
-        assert!(Hello::default().push(b"flock-agent protocol 9\n").is_err());
+        let said = |line: &[u8]| Hello::default().push(line).expect_err("another protocol").to_string();
+        assert!(said(b"flock-agent protocol 9\n").contains("this flock is the older one"));
+        assert!(said(b"flock-agent protocol 0\n").contains("the agent is the older one"));
         let mut hello = Hello::default();
-        assert!((0..20).any(|_| hello.push(&[b'x'; 8192]).is_err()));
+        let piece = vec![b'x'; 1 << 20];
+        assert!((0..=BANNER_LIMIT >> 20).any(|_| hello.push(&piece).is_err()));
+        assert!(hello.lines.partial.len() <= LINE_LIMIT, "it is not kept");
+    }
+
+    #[test]
+    fn twenty_megabytes_of_banner_are_passed_over() {
+        let mut hello = Hello::default();
+        for _ in 0..20 << 10 {
+            let line = [b"motd ".repeat(204).as_slice(), b"\n"].concat();
+            assert!(hello.push(&line).expect("a banner").is_none());
+        }
+        hello.push(&b"z".repeat(1 << 20)).expect("a long line");
+        let rest = hello.push(format!("\n{HELLO}\r\nrest").as_bytes()).expect("found");
+        assert_eq!(rest.as_deref(), Some(&b"rest"[..]));
     }
 
     #[tokio::test]

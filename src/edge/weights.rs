@@ -41,7 +41,8 @@ impl DiskWeights {
     }
 
     /// With a cache of digests in a file of its own, or none.
-    pub fn with_cache(path: Option<PathBuf>) -> Self {
+    #[cfg(test)]
+    pub(super) fn with_cache(path: Option<PathBuf>) -> Self {
         Self::with(DigestCache::at(path))
     }
 

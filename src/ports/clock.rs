@@ -1,4 +1,6 @@
-//! Wall time and chance.
+//! Wall time, chance, and the processes of this machine.
+
+use crate::inventory::HolderProcess;
 
 /// Wall time. Sleeps and timeouts use `tokio::time`.
 pub trait Clock: Send + Sync {
@@ -12,4 +14,13 @@ pub trait Clock: Send + Sync {
 pub trait Random: Send + Sync {
     /// `n` random bytes as hex.
     fn hex(&self, bytes: usize) -> String;
+}
+
+/// The processes of the machine that flock runs on.
+pub trait Processes: Send + Sync {
+    /// This one; `None` where the system does not tell.
+    fn this(&self) -> Option<HolderProcess>;
+    /// Whether a process of this machine and user has ended. False wherever that cannot be known: another machine,
+    /// another boot, another container, another user.
+    fn has_ended(&self, process: &HolderProcess) -> bool;
 }

@@ -8,6 +8,8 @@ mod completions;
 mod files;
 mod node;
 mod repository;
+#[cfg(test)]
+pub(crate) mod testing;
 
 pub use clock::*;
 pub use completions::*;

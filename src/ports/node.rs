@@ -27,8 +27,14 @@ pub enum NodeError {
         address: String,
         /// `SHA256:…` of the key that was offered.
         fingerprint: String,
-        /// The known_hosts file that was searched.
+        /// The known_hosts file that a new key belongs into.
         known_hosts: String,
+        /// Whether its folder is missing too.
+        folder_missing: bool,
+        /// The host that was gone through, as ssh takes it, where there was one.
+        through: Option<Box<str>>,
+        /// The name that its key is looked for under, where that is not its address.
+        alias: Option<Box<str>>,
     },
     /// The host key differs from the known one.
     #[error("the host key of {address} has changed: known_hosts line {line} differs from {fingerprint}")]
@@ -53,6 +59,42 @@ pub enum NodeError {
         known_hosts: String,
         /// 1-based line of the mark.
         line: usize,
+    },
+    /// The host key is in no known_hosts file, and differs from the one that the last apply verified.
+    #[error("the host key of {address} has changed: the last apply saw {recorded}, it offers {fingerprint}")]
+    HostKeyDiffers {
+        /// `host:port`.
+        address: String,
+        /// `SHA256:…` of the key that was offered.
+        fingerprint: String,
+        /// `SHA256:…` of the key in the member record.
+        recorded: String,
+    },
+    /// The host's certificate is by a trusted authority, and not good for this host.
+    #[error("the host certificate of {address} is refused: {reason}")]
+    HostCertificate {
+        /// `host:port`.
+        address: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// An SSH config file says what flock cannot read or follow.
+    #[error("{place}: {reason}")]
+    SshConfig {
+        /// `file:line`, or the file.
+        place: String,
+        /// What.
+        reason: String,
+        /// What to write instead, as a sentence.
+        hint: String,
+    },
+    /// A host on the way could not be gone through.
+    #[error("jump host {hop}: {error}")]
+    Jump {
+        /// `host:port`.
+        hop: String,
+        /// Why.
+        error: Box<NodeError>,
     },
     /// No key was accepted.
     #[error("{user}@{address} refused every key: {tried}")]
@@ -95,11 +137,23 @@ impl NodeError {
     /// The nearest remedy, as a sentence.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::HostKeyUnknown { address, known_hosts, .. } => {
+            Self::HostKeyUnknown { address, known_hosts, folder_missing, through, alias, .. } => {
                 let (host, port) = address.rsplit_once(':').unwrap_or((address, "22"));
+                let host = host.trim_start_matches('[').trim_end_matches(']');
                 let port = if port == "22" { String::new() } else { format!("-p {port} ") };
+                let folder = known_hosts.rsplit_once('/').map(|(folder, _)| folder).filter(|_| *folder_missing);
+                let folder = folder.map(|folder| format!("mkdir -m 700 {} && ", shell_word(folder))).unwrap_or_default();
+                let through = through.as_ref().map(|hop| format!("ssh {} ", shell_word(hop))).unwrap_or_default();
+                // What is scanned stands under the name that was scanned.
+                let alias = alias.as_ref().map(|alias| {
+                    let alias = alias.replace(['\\', '/', '&', '\n'], "?");
+                    format!("| sed -n {} ", shell_word(&format!("s/^[^# ][^ ]*/{alias}/p")))
+                });
                 Some(format!(
-                    "compare the fingerprint with the one the machine's console shows, then: ssh-keyscan {port}{host} >> {known_hosts}"
+                    "compare the fingerprint with the one the machine's console shows, then: {folder}{through}ssh-keyscan {port}{} {}>> {}",
+                    shell_word(host),
+                    alias.unwrap_or_default(),
+                    shell_word(known_hosts)
                 ))
             }
             Self::HostKeyChanged { known_hosts, line, .. } => Some(format!(
@@ -108,6 +162,15 @@ impl NodeError {
             Self::HostKeyRevoked { known_hosts, line, .. } => Some(format!(
                 "somebody declared this key unsafe (line {line} of {known_hosts}): give the machine a new host key; do not connect before"
             )),
+            Self::HostKeyDiffers { .. } => Some(
+                "if the machine was reinstalled, put its new key into known_hosts; otherwise somebody may be in between: do not connect"
+                    .to_owned(),
+            ),
+            Self::HostCertificate { .. } => {
+                Some("have the host's key signed again: ssh-keygen -s CA -h -I ID -n HOST -V +52w HOST_KEY.pub".to_owned())
+            }
+            Self::SshConfig { hint, .. } => Some(hint.clone()),
+            Self::Jump { error, .. } => error.hint(),
             Self::Authentication { user, .. } => Some(format!(
                 "put a public key of yours into ~{user}/.ssh/authorized_keys on the node, name its private key with `ssh identity=\"…\"`, or load it into ssh-agent"
             )),
@@ -116,8 +179,33 @@ impl NodeError {
             ),
             Self::Agent { hint, .. } => hint.clone(),
             Self::Lost { .. } => Some("run the same command again; nothing that was done is lost".to_owned()),
-            Self::Refused(_) => None,
+            Self::Refused(refusal) => remedy(refusal),
         }
+    }
+}
+
+/// What is to be done about a refusal, as a sentence; `None` where its own text has to say it.
+fn remedy(refusal: &Refusal) -> Option<String> {
+    let text = match refusal {
+        Refusal::LeaseHeld { .. } => "wait for the other apply; `flock lease break` ends one that hangs",
+        Refusal::Busy { .. } => "wait until the other transfer has ended, and run the same command again",
+        Refusal::Stale { .. } => "another apply was faster: plan again",
+        Refusal::Unknown { .. } => "the node has changed since it was asked: run the same command again",
+        Refusal::Disk { .. } => "free space there, or name another folder for the node's weights",
+        Refusal::Digest { .. } => {
+            "run the same command again; if the digest differs again, the file was changed or its disk is failing"
+        }
+        Refusal::Failed { .. } => return None,
+    };
+    Some(text.to_owned())
+}
+
+/// A word of a command that is shown to be pasted into a shell.
+fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:@%+,".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
     }
 }
 
@@ -170,4 +258,49 @@ pub trait Fleet: Send + Sync {
     fn configured(&self) -> Vec<std::sync::Arc<dyn Node>>;
     /// A node that the config no longer names and the member record remembers.
     fn remembered(&self, member: &MemberNode) -> std::sync::Arc<dyn Node>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hint(address: &str, known_hosts: &str, through: Option<&str>, alias: Option<&str>) -> String {
+        let error = NodeError::HostKeyUnknown {
+            address: address.to_owned(),
+            fingerprint: "SHA256:x".to_owned(),
+            known_hosts: known_hosts.to_owned(),
+            folder_missing: true,
+            through: through.map(Into::into),
+            alias: alias.map(Into::into),
+        };
+        error.hint().and_then(|hint| hint.split_once("then: ").map(|(_, command)| command.to_owned())).expect("a hint")
+    }
+
+    #[test]
+    fn what_is_to_be_pasted_holds_no_word_that_a_shell_would_obey() {
+        assert_eq!(
+            hint("[ada-1]:2222", "/home/u/.ssh/known_hosts", Some("me@gate"), None),
+            "mkdir -m 700 /home/u/.ssh && ssh me@gate ssh-keyscan -p 2222 ada-1 >> /home/u/.ssh/known_hosts"
+        );
+        let shown = hint("a;id:22", "/home/a b/$(x)/known_hosts", Some("a;b@gate"), None);
+        assert_eq!(
+            shown,
+            "mkdir -m 700 '/home/a b/$(x)' && ssh 'a;b@gate' ssh-keyscan 'a;id' >> '/home/a b/$(x)/known_hosts'"
+        );
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "what is to be pasted is tried")]
+    fn a_key_is_recorded_under_the_name_that_it_is_looked_for() {
+        let shown = hint("10.0.0.1:22", "/k/known_hosts", None, Some("ada"));
+        assert_eq!(shown, "mkdir -m 700 /k && ssh-keyscan 10.0.0.1 | sed -n 's/^[^# ][^ ]*/ada/p' >> /k/known_hosts");
+        let script = shown.split('\'').nth(1).expect("a script");
+        let mut sed = std::process::Command::new("sed");
+        sed.args(["-n", script]).stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+        let mut child = sed.spawn().expect("sed is there");
+        let scanned = b"# 10.0.0.1:22 SSH-2.0-OpenSSH\n10.0.0.1 ssh-ed25519 AAAA\n";
+        std::io::Write::write_all(&mut child.stdin.take().expect("piped"), scanned).expect("written");
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "ada ssh-ed25519 AAAA\n");
+    }
 }

@@ -13,6 +13,14 @@ pub enum RepositoryError {
         /// Why.
         reason: String,
     },
+    /// A revision that names no commit here.
+    #[error("git knows no commit `{revision}`: {reason}")]
+    NoSuchCommit {
+        /// As it was asked for.
+        revision: String,
+        /// Why.
+        reason: String,
+    },
     /// git cannot tell.
     #[error("git: {0}")]
     Git(String),
@@ -33,6 +41,9 @@ pub trait Repository: Send + Sync {
     fn tree(&self) -> Result<Tree, RepositoryError>;
     /// Where it stands in git.
     fn standing(&self) -> Result<Standing, RepositoryError>;
+    /// The files of a commit, by the rules of [`Self::tree`], and that commit as the standing. What git does not track
+    /// is taken from the working tree.
+    fn committed(&self, revision: &str) -> Result<(Tree, Standing), RepositoryError>;
     /// Whether it holds this commit (hex). A shallow clone may not hold an old one.
     fn holds(&self, commit: &str) -> bool;
 }

@@ -16,6 +16,8 @@ struct FakeAgent {
     received: Arc<Mutex<Vec<u8>>>,
     have: u64,
     slow: bool,
+    /// How often a file is refused because another connection brings it.
+    busy: Arc<AtomicUsize>,
 }
 
 impl FakeAgent {
@@ -27,6 +29,7 @@ impl FakeAgent {
             received: Arc::default(),
             have: 0,
             slow: false,
+            busy: Arc::default(),
         }
     }
 }
@@ -46,6 +49,7 @@ impl Transport for FakeAgent {
             received: Arc::clone(&self.received),
             have: self.have,
             slow: self.slow,
+            busy: Arc::clone(&self.busy),
         };
         tokio::spawn(agent.serve(far));
         Ok(Box::new(near))
@@ -68,6 +72,7 @@ struct Session {
     received: Arc<Mutex<Vec<u8>>>,
     have: u64,
     slow: bool,
+    busy: Arc<AtomicUsize>,
 }
 
 impl Session {
@@ -80,7 +85,7 @@ impl Session {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
             let response = match request {
-                Request::Instances => Response::Instances { instances: Vec::new() },
+                Request::Instances => Response::Instances { instances: Vec::new(), supervised: true },
                 Request::FetchState { .. } => Response::Fetched { complete: false, have_bytes: vec![self.have] },
                 Request::Put { offset, .. } => match self.receive(&mut stream, offset).await {
                     Some(response) => response,
@@ -101,6 +106,9 @@ impl Session {
 
     async fn receive(&mut self, stream: &mut DuplexStream, offset: u64) -> Option<Response> {
         assert_eq!(offset, self.have);
+        if self.busy.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
+            return Some(Response::Refused { refusal: Refusal::Busy { what: "m.gguf".to_owned() } });
+        }
         let mut count = 0;
         loop {
             let (kind, payload) = frame(stream).await?;
@@ -168,7 +176,9 @@ async fn busy_streams_are_joined_by_at_most_three_more() {
 
 #[test]
 fn a_long_grace_stretches_the_deadline_of_a_stop() {
-    let stop = |grace_ms| deadline(&Request::Stop { generation: 1, instance: "i".to_owned(), grace_ms }).1.as_secs();
+    let stop = |grace_ms| {
+        deadline(&Request::Stop { generation: 1, instance: "i".to_owned(), grace_ms, before_start: true }).1.as_secs()
+    };
     assert_eq!((stop(1000), stop(600_000)), (90, 660));
 }
 
@@ -221,4 +231,16 @@ async fn a_file_that_changed_since_the_plan_is_not_sent() {
     assert!(error.to_string().contains("5 bytes now and had 6"), "{error}");
     let unknown = node.put(folder, &fetch(6), "other", &|_| {}).await.expect_err("refused");
     assert!(unknown.to_string().contains("not in the set"), "{unknown}");
+}
+
+#[tokio::test]
+async fn a_file_that_another_connection_brings_is_waited_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("m.gguf"), vec![7_u8; 1_000_000]).expect("written");
+    let agent = FakeAgent::new(9);
+    agent.busy.store(1, Ordering::SeqCst);
+    let (agent, node) = node(agent);
+    let folder = folder.path().to_str().expect("UTF-8");
+    node.put(folder, &fetch(1_000_000), "m.gguf", &|_| {}).await.expect("sent in the end");
+    assert_eq!(agent.received.lock().expect("free").len(), 1_000_000);
 }

@@ -1,150 +1,107 @@
-//! One SSH connection: reached, verified, logged in, kept alive; commands and streams over it.
+//! One SSH connection: reached, verified, logged in, kept alive; channels over it.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use russh::client::{self, Handle, Msg};
-use russh::keys::{PublicKey, PublicKeyOrCertificate};
-use russh::{Channel, ChannelMsg, Disconnect};
+use russh::keys::PublicKey;
+use russh::{Channel, Disconnect};
 use tokio::net::TcpStream;
 
-use super::SshTarget;
 use super::auth::log_in;
-use super::known_hosts::{KnownHosts, Verdict, fingerprint};
+use super::login::Login;
+use super::network::Notice;
+use super::verifier::{HandshakeError, Verifier, read_known_hosts};
 use crate::edge::stream::within;
-use crate::ports::NodeError;
+use crate::ports::{ByteStream, NodeError};
 
 /// Without a word from the node for this long, a keepalive is sent.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 /// So many unanswered keepalives end the connection.
 const KEEPALIVES_MISSED: usize = 3;
+/// So many times what TCP's connect took may a handshake and a login take beyond the target's deadline.
+const ROUND_TRIPS: u32 = 20;
 /// Deadline of opening a channel.
 const CHANNEL: Duration = Duration::from_secs(20);
-/// Most bytes kept of what a command says.
-const OUTPUT_LIMIT: usize = 64 << 10;
-/// Largest known_hosts file that is read.
-const MAX_KNOWN_HOSTS: u64 = 16 << 20;
-
-/// How a command ended.
-#[derive(Debug, Default)]
-pub(super) struct Output {
-    pub(super) status: Option<u32>,
-    pub(super) stdout: String,
-    pub(super) stderr: String,
-}
+/// How often a server that hangs up before the handshake (`MaxStartups`) is tried, and the first pause.
+const HANDSHAKES: u32 = 4;
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// A logged-in connection.
 pub(super) struct Connection {
     handle: Handle<Verifier>,
     /// The verified host key, `algorithm base64`.
     pub(super) host_key: String,
-}
-
-/// Why a handshake failed: ours or the library's.
-#[derive(Debug)]
-enum HandshakeError {
-    HostKey(NodeError),
-    Ssh(russh::Error),
-}
-
-impl From<russh::Error> for HandshakeError {
-    fn from(error: russh::Error) -> Self {
-        Self::Ssh(error)
-    }
-}
-
-/// Checks the offered host key against known_hosts.
-struct Verifier {
-    known: KnownHosts,
-    host: String,
-    port: u16,
-    address: String,
-    known_hosts: String,
-    accepted: Arc<std::sync::Mutex<Option<PublicKey>>>,
-}
-
-impl client::Handler for Verifier {
-    type Error = HandshakeError;
-
-    async fn check_server_key(&mut self, offered: &PublicKeyOrCertificate) -> Result<bool, HandshakeError> {
-        let key = offered.public_key();
-        let fingerprint = fingerprint(&key);
-        let (address, known_hosts) = (self.address.clone(), self.known_hosts.clone());
-        let verdict = match offered.certificate() {
-            Some(_) => Verdict::Unknown,
-            None => self.known.check(&self.host, self.port, &key),
-        };
-        tracing::debug!(%address, %fingerprint, ?verdict, "host key offered");
-        let error = match verdict {
-            Verdict::Known => {
-                if let Ok(mut accepted) = self.accepted.lock() {
-                    *accepted = Some(key);
-                }
-                return Ok(true);
-            }
-            Verdict::Unknown => NodeError::HostKeyUnknown { address, fingerprint, known_hosts },
-            Verdict::Changed { line } => NodeError::HostKeyChanged { address, fingerprint, known_hosts, line },
-            Verdict::Revoked { line } => NodeError::HostKeyRevoked { address, fingerprint, known_hosts, line },
-        };
-        Err(HandshakeError::HostKey(error))
-    }
+    /// The connection that this one goes through, kept while this one lives.
+    _through: Option<Arc<Connection>>,
 }
 
 impl Connection {
-    /// Connects, verifies the host key and logs in, each under the target's deadline.
-    pub(super) async fn open(target: &SshTarget) -> Result<Self, NodeError> {
-        let address = target.shown_address();
-        let limit = target.connect_timeout;
-        let known = read_known_hosts(&target.known_hosts).await?;
-        let connect =
-            |error: &dyn std::fmt::Display| NodeError::Connect { address: address.clone(), reason: error.to_string() };
-        let socket = within(&format!("connecting to {address}"), limit, async {
-            let host = target.address.trim_start_matches('[').trim_end_matches(']');
-            TcpStream::connect((host, target.port)).await.map_err(|error| connect(&error))
-        })
-        .await?;
-        socket.set_nodelay(true).map_err(|error| connect(&error))?;
-
+    /// Connects, verifies the host key and logs in, each under the login's deadline; a line that is slow to connect gets
+    /// more for what follows.
+    pub(super) async fn open(
+        login: &Login,
+        through: Option<(Arc<Self>, &Login)>,
+        notice: &Notice,
+    ) -> Result<Self, NodeError> {
+        let address = login.address();
+        let limit = login.connect_timeout;
+        let known = Arc::new(read_known_hosts(&login.known_hosts).await?);
         let mut preferred = russh::Preferred::default();
-        preferred.key = known.preferred(&target.address, target.port).into();
-        let config = client::Config {
+        preferred.key = known.preferred(&login.names).into();
+        preferred.host_key_certificates = known.preferred_certificates(&login.names).into();
+        let config = Arc::new(client::Config {
             keepalive_interval: Some(KEEPALIVE),
             keepalive_max: KEEPALIVES_MISSED,
             channel_buffer_size: 256,
             nodelay: true,
             preferred,
             ..client::Config::default()
-        };
+        });
         let accepted = Arc::new(std::sync::Mutex::new(None));
-        let verifier = Verifier {
-            known,
-            host: target.address.clone(),
-            port: target.port,
-            address: address.clone(),
-            known_hosts: target.known_hosts.display().to_string(),
-            accepted: Arc::clone(&accepted),
+        let login_shared = Arc::new(login.clone());
+        let mut attempt = 0;
+        let (mut handle, limit) = loop {
+            let begun = tokio::time::Instant::now();
+            let socket = within(&format!("connecting to {address}"), limit, reach(login, through.as_ref())).await?;
+            // A far or lossy line showed itself just now: what follows takes several round trips over it.
+            let limit = limit + begun.elapsed() * ROUND_TRIPS;
+            let verifier = Verifier {
+                known: Arc::clone(&known),
+                login: Arc::clone(&login_shared),
+                notice: Arc::clone(notice),
+                through: through.as_ref().map(|(_, hop)| as_ssh_takes_it(hop)),
+                accepted: Arc::clone(&accepted),
+            };
+            let shaken = within(&format!("the SSH handshake with {address}"), limit, async {
+                Ok(client::connect_stream(Arc::clone(&config), socket, verifier).await)
+            })
+            .await?;
+            attempt += 1;
+            match shaken {
+                Ok(handle) => break (handle, limit),
+                Err(HandshakeError::HostKey(error)) => return Err(*error),
+                Err(error) if error.is_hang_up() && attempt < HANDSHAKES => {
+                    tracing::debug!(%address, attempt, "the server hung up before the handshake, trying again");
+                    tokio::time::sleep(PAUSE * 2_u32.pow(attempt)).await;
+                }
+                Err(error) => {
+                    let hang_up = error.is_hang_up();
+                    let HandshakeError::Ssh(error) = error else { return Err(lost(&"a key that was not judged")) };
+                    let reason = if hang_up {
+                        format!("it hangs up before the SSH handshake, {attempt} times ({error})")
+                    } else {
+                        error.to_string()
+                    };
+                    return Err(NodeError::Connect { address, reason });
+                }
+            }
         };
-        let mut handle = within(&format!("the SSH handshake with {address}"), limit, async {
-            client::connect_stream(Arc::new(config), socket, verifier).await.map_err(|error| match error {
-                HandshakeError::HostKey(error) => error,
-                HandshakeError::Ssh(error) => connect(&error),
-            })
-        })
-        .await?;
-        within(&format!("logging in to {address}"), limit, async {
-            let (user, address) = (target.user.clone(), address.clone());
-            log_in(&mut handle, &target.user, &target.identities).await.map_err(|tried| NodeError::Authentication {
-                user,
-                address,
-                tried,
-            })
-        })
-        .await?;
+        log_in(&mut handle, &Login { connect_timeout: limit, ..login.clone() }).await?;
         let key = accepted.lock().ok().and_then(|mut accepted| accepted.take());
         let host_key = key.and_then(|key| PublicKey::new(key.into(), "").to_openssh().ok()).unwrap_or_default();
         tracing::debug!(%address, "connected");
-        Ok(Self { handle, host_key })
+        Ok(Self { handle, host_key, _through: through.map(|(connection, _)| connection) })
     }
 
     /// Whether the connection has ended.
@@ -158,10 +115,14 @@ impl Connection {
         let _ = tokio::time::timeout(Duration::from_secs(2), goodbye).await;
     }
 
-    /// Opens a channel for a command or a subsystem.
-    pub(super) async fn session(&self) -> Result<Channel<Msg>, NodeError> {
+    /// Opens a channel for a command; `None` where the server allows no more of them on one connection.
+    pub(super) async fn session(&self) -> Result<Option<Channel<Msg>>, NodeError> {
         within("opening an SSH channel", CHANNEL, async {
-            self.handle.channel_open_session().await.map_err(|error| lost(&error))
+            match self.handle.channel_open_session().await {
+                Ok(channel) => Ok(Some(channel)),
+                Err(russh::Error::ChannelOpenFailure(_)) => Ok(None),
+                Err(error) => Err(lost(&error)),
+            }
         })
         .await
     }
@@ -185,44 +146,40 @@ impl Connection {
         })
         .await
     }
+}
 
-    /// Runs a command to its end and returns what it said, the first 64 KiB of each stream.
-    pub(super) async fn exec(&self, step: &str, limit: Duration, command: String) -> Result<Output, NodeError> {
-        let mut channel = self.session().await?;
-        let done = within(step, limit, async {
-            channel.exec(true, command).await.map_err(|error| lost(&error))?;
-            let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-            let mut output = Output::default();
-            while let Some(message) = channel.wait().await {
-                match message {
-                    ChannelMsg::Data { data } => keep(&mut stdout, &data),
-                    ChannelMsg::ExtendedData { data, .. } => keep(&mut stderr, &data),
-                    ChannelMsg::ExitStatus { exit_status } => output.status = Some(exit_status),
-                    ChannelMsg::Failure => return Err(no_commands()),
-                    _ => {}
-                }
-            }
-            output.stdout = String::from_utf8_lossy(&stdout).into_owned();
-            output.stderr = String::from_utf8_lossy(&stderr).into_owned();
-            Ok(output)
-        })
-        .await;
-        if done.is_err() {
-            abandon(&channel).await;
+/// A socket to a host, straight or through another.
+async fn reach(login: &Login, through: Option<&(Arc<Connection>, &Login)>) -> Result<Box<dyn ByteStream>, NodeError> {
+    let address = login.address();
+    let failed = |reason: String| NodeError::Connect { address: address.clone(), reason };
+    let Some((connection, hop)) = through else {
+        let socket = TcpStream::connect((login.host.as_str(), login.port)).await;
+        let socket = socket.map_err(|error| failed(error.to_string()))?;
+        socket.set_nodelay(true).map_err(|error| failed(error.to_string()))?;
+        return Ok(Box::new(socket));
+    };
+    let hop = hop.address();
+    let opened =
+        connection.handle.channel_open_direct_tcpip(login.host.clone(), u32::from(login.port), "127.0.0.1", 0).await;
+    match opened {
+        Ok(channel) => Ok(Box::new(channel.into_stream())),
+        Err(russh::Error::ChannelOpenFailure(russh::ChannelOpenFailure::AdministrativelyProhibited)) => {
+            Err(failed(format!("the jump host {hop} forbids forwarding (AllowTcpForwarding, PermitOpen)")))
         }
-        done
+        Err(russh::Error::ChannelOpenFailure(_)) => Err(failed(format!("the jump host {hop} does not reach it"))),
+        Err(error) => Err(failed(format!("the connection to the jump host {hop} failed ({error})"))),
     }
+}
+
+/// The words that make ssh log in to a host.
+fn as_ssh_takes_it(login: &Login) -> String {
+    let port = if login.port == 22 { String::new() } else { format!("-p {} ", login.port) };
+    format!("{port}{}@{}", login.user, login.host)
 }
 
 /// Closes a channel that is not wanted any more: a server counts open ones, and dropping one does not close it.
 pub(super) async fn abandon(channel: &Channel<Msg>) {
     let _ = tokio::time::timeout(Duration::from_secs(1), channel.close()).await;
-}
-
-/// Appends up to the limit.
-pub(super) fn keep(kept: &mut Vec<u8>, data: &[u8]) {
-    let room = OUTPUT_LIMIT.saturating_sub(kept.len());
-    kept.extend_from_slice(&data[..data.len().min(room)]);
 }
 
 /// The server runs no commands.
@@ -233,24 +190,15 @@ pub(super) fn no_commands() -> NodeError {
     }
 }
 
+/// The server opens no channel for a command.
+pub(super) fn no_session() -> NodeError {
+    NodeError::Agent {
+        reason: "the node's SSH server opens no session, on a new connection neither".to_owned(),
+        hint: Some("its sshd_config may say MaxSessions 0 for this login".to_owned()),
+    }
+}
+
 /// The connection failed under us.
 pub(super) fn lost(error: &dyn std::fmt::Display) -> NodeError {
     NodeError::Lost { reason: error.to_string() }
-}
-
-async fn read_known_hosts(path: &Path) -> Result<KnownHosts, NodeError> {
-    let unreadable = |error: std::io::Error| NodeError::Connect {
-        address: path.display().to_string(),
-        reason: format!("the known_hosts file cannot be read: {error}"),
-    };
-    match tokio::fs::metadata(path).await {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(KnownHosts::default()),
-        Err(error) => return Err(unreadable(error)),
-        Ok(metadata) if metadata.len() > MAX_KNOWN_HOSTS => {
-            return Err(unreadable(std::io::Error::other("more than 16 MiB")));
-        }
-        Ok(_) => {}
-    }
-    let bytes = tokio::fs::read(path).await.map_err(unreadable)?;
-    Ok(KnownHosts::parse(&String::from_utf8_lossy(&bytes)))
 }
