@@ -9,6 +9,6 @@ mod record;
 mod run;
 mod step;
 
-pub use lease::{LeaseError, Leases, remember};
+pub use lease::{LeaseError, Leases, World, remember};
 pub use preflight::{PreflightError, preflight};
 pub use run::{Converge, ConvergeError, Converged};

@@ -1,10 +1,10 @@
 //! Looking before leaping: every node a plan touches answers, and has room for the files that come.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::inventory::{FetchSpec, Request};
-use crate::plan::{Plan, Verb};
+use crate::plan::{Plan, Verb, touched};
 use crate::ports::{Node, NodeError};
 
 /// A node that is not ready for its steps.
@@ -15,11 +15,6 @@ pub struct PreflightError {
     pub node: String,
     /// Why.
     pub error: NodeError,
-}
-
-/// Names of all nodes that steps of the plan touch.
-pub(super) fn touched(plan: &Plan) -> BTreeSet<String> {
-    plan.steps.iter().flat_map(|step| [Some(step.node.clone()), step.from_node.clone()]).flatten().collect()
 }
 
 /// The first file of a fetch that was not there when the plan was made: without its digest nothing can be checked.
@@ -43,7 +38,7 @@ pub(super) fn missing_files(plan: &Plan) -> Option<String> {
 
 /// Checks all touched nodes at once. Disk space is checked by the node for all files of a set together.
 pub async fn preflight(plan: &Plan, nodes: &BTreeMap<String, Arc<dyn Node>>) -> Vec<PreflightError> {
-    let checks = touched(plan).into_iter().map(|name| {
+    let checks = touched(&plan.steps).into_iter().map(|name| {
         let fetches: Vec<FetchSpec> = plan
             .steps
             .iter()

@@ -28,9 +28,14 @@ pub(super) fn begun(
 }
 
 /// Who applied what.
-pub(super) fn applied(plan: &Plan, by: &str, now: &str) -> Applied {
+pub(super) fn applied(plan: &Plan, outcome: &Outcome, action: &str, by: &str, now: &str) -> Applied {
     Applied {
+        action: action.to_owned(),
+        done: outcome.done.len() as u32,
+        failed: outcome.failed.len() as u32,
+        not_started: outcome.not_started.len() as u32,
         commit: plan.commit.clone(),
+        dirty: plan.dirty,
         config_digest: plan.config_digest.clone(),
         plan_digest: plan_digest(plan).to_string(),
         by: by.to_owned(),

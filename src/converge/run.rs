@@ -7,11 +7,11 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
-use crate::inventory::{Lease, MemberInstance, MemberNode, MemberRecord};
+use crate::inventory::{MemberInstance, MemberNode, MemberRecord};
 use crate::plan::{Event, Outcome, Plan, Step, StepEnd, Verb, loads_onto, plan_digest};
-use crate::ports::{Clock, Node, NodeError, Random};
+use crate::ports::{Clock, Node, NodeError, Processes, Random};
 
-use super::lease::{LeaseError, Leases};
+use super::lease::{LeaseError, Leases, new_lease};
 use super::preflight::{PreflightError, missing_files, preflight};
 use super::record;
 use super::step::{StepContext, StepError};
@@ -55,8 +55,12 @@ pub struct Converge<'a> {
     pub leaving: Vec<MemberNode>,
     /// Generation of each node when its facts were taken: a node that moved since makes the plan void.
     pub generations: BTreeMap<String, u64>,
+    /// Nodes that every step leaves alone: one that cannot hold the lease is no reason to stop.
+    pub spare: BTreeSet<String>,
     /// Instances without a step that are still starting: an apply ends when they have answered, not before.
     pub starting: BTreeSet<String>,
+    /// Every instance that a node has, in whatever state: node and id.
+    pub held: BTreeSet<(String, String)>,
     /// What runs before the first step.
     pub running: Vec<MemberInstance>,
     /// Models that the config protects.
@@ -67,12 +71,16 @@ pub struct Converge<'a> {
     pub max_fail: Option<usize>,
     /// Who applies, `user@host`.
     pub by: String,
+    /// What was asked for, for the record: `apply`, `drain`.
+    pub action: &'a str,
     /// Whether this ends the cluster: the agents forget it.
     pub destroy: bool,
     /// Wall time.
     pub clock: &'a dyn Clock,
     /// Chance.
     pub random: &'a dyn Random,
+    /// The processes of this machine.
+    pub processes: &'a dyn Processes,
     /// Where events go.
     pub events: UnboundedSender<Event>,
     /// Turns true when the user asks to stop: what is in flight is finished, nothing more is begun.
@@ -87,14 +95,17 @@ impl Converge<'_> {
         }
         let newest = self.generations.values().copied().max().unwrap_or(0).max(self.member.generation);
         let generation = newest.saturating_add(1);
-        let lease = Lease {
-            id: self.random.hex(16),
-            holder: self.by.clone(),
-            since: self.clock.rfc3339(),
-            expires_unix_ms: 0,
-            generation,
-        };
-        let leases = Leases::take(self.nodes, lease, &self.generations).await.map_err(ConvergeError::Lease)?;
+        let lease = new_lease(self.by.clone(), generation, (self.clock, self.random, self.processes));
+        let taken = Leases::take(self.nodes, lease, &self.generations, &self.spare, self.processes).await;
+        let leases = taken.map_err(ConvergeError::Lease)?;
+        for (node, holder) in leases.taken_over() {
+            let text = format!("took over the lease of {holder}, which has died");
+            self.emit(Event::Node { node: node.clone(), ok: true, text });
+        }
+        for (node, error) in leases.passed_over() {
+            let text = format!("left out, and cannot hold the lease: {error}");
+            self.emit(Event::Node { node: node.clone(), ok: false, text });
+        }
         let unfit = preflight(self.plan, self.nodes).await;
         if !unfit.is_empty() {
             leases.release().await;
@@ -113,11 +124,17 @@ impl Converge<'_> {
         });
         let outcome = self.steps(&leases).await;
         problems.extend(self.still_starting(generation, &outcome).await);
-        let forgotten = if outcome.complete() { self.forget(&mut problems, generation).await } else { BTreeSet::new() };
-        if !(self.destroy && outcome.complete()) {
+        let left = record::left_running(self.plan, &self.running, &outcome);
+        let leaves = leaves(&self);
+        let forgotten = match outcome.complete() {
+            true => self.forget(&mut problems, generation, &leaves).await,
+            false => BTreeSet::new(),
+        };
+        let all_leave = self.nodes.keys().all(|name| leaves.contains(name));
+        if !(self.destroy && outcome.complete() && all_leave) {
             member.nodes.retain(|node| !forgotten.contains(&node.name));
-            member.instances = record::left_running(self.plan, &self.running, &outcome);
-            member.applied = Some(record::applied(self.plan, &self.by, &self.clock.rfc3339()));
+            member.instances = left;
+            member.applied = Some(record::applied(self.plan, &outcome, self.action, &self.by, &self.clock.rfc3339()));
             self.report_unwritten(&mut problems, leases.write_member(&member, &forgotten).await);
         }
         let lease_lost = leases.lost();
@@ -131,6 +148,10 @@ impl Converge<'_> {
         let _ = self.events.send(event);
     }
 
+    fn away(&self, node: &str, text: String) {
+        self.emit(Event::Node { node: node.to_owned(), ok: false, text });
+    }
+
     fn report_unwritten(&self, problems: &mut Vec<String>, unwritten: Vec<(String, NodeError)>) {
         for (node, error) in unwritten {
             problems.push(format!("{node} did not take the member record: {error}"));
@@ -138,12 +159,10 @@ impl Converge<'_> {
         }
     }
 
-    /// The agents leave the nodes that are no longer the cluster's; on a destroy, all of them. An agent that still
-    /// has something to keep refuses.
-    async fn forget(&self, problems: &mut Vec<String>, generation: u64) -> BTreeSet<String> {
-        let leaves = |name: &str| self.destroy || self.leaving.iter().any(|member| member.name == name);
+    /// The agents leave. One that still has something to keep refuses.
+    async fn forget(&self, problems: &mut Vec<String>, generation: u64, leaves: &BTreeSet<String>) -> BTreeSet<String> {
         let mut forgotten = BTreeSet::new();
-        let forgets = self.nodes.iter().filter(|(name, _)| leaves(name)).map(|(name, node)| async move {
+        let forgets = self.nodes.iter().filter(|(name, _)| leaves.contains(*name)).map(|(name, node)| async move {
             (name, node.call(crate::inventory::Request::Forget { generation }).await)
         });
         for (name, result) in futures::future::join_all(forgets).await {
@@ -241,8 +260,9 @@ impl Converge<'_> {
                     node: Arc::clone(node),
                     from_node: None,
                     progress: &progress,
+                    away: &|node, text| self.away(node, text),
                 };
-                let ready = context.until_ready(&planned.spec).await;
+                let ready = context.until_ready(&planned.spec, None).await;
                 ready.err().map(|error| format!("{}/{} on {}: {error}", planned.model, planned.replica, planned.node))
             },
         );
@@ -294,7 +314,8 @@ impl Converge<'_> {
                 text: "copying".to_owned(),
             });
         };
-        let context = StepContext { plan: self.plan, generation, node, from_node, progress: &progress };
+        let away = |node: &str, text: String| self.away(node, text);
+        let context = StepContext { plan: self.plan, generation, node, from_node, progress: &progress, away: &away };
         let result = context.run(step).await;
         if result.is_ok() {
             let text = match step.verb {
@@ -318,5 +339,116 @@ fn hint(error: &StepError) -> Option<String> {
     match error {
         StepError::Node { error, .. } => error.hint(),
         StepError::NotReady(_) | StepError::Plan(_) => None,
+    }
+}
+
+/// The nodes that the agents leave once every step is done: on a destroy all, else those that are no longer the
+/// cluster's and keep nothing, be it protected or not to be stopped by this plan. None that is left out.
+fn leaves(converge: &Converge<'_>) -> BTreeSet<String> {
+    let Converge { plan, nodes, leaving, spare, held, destroy, .. } = converge;
+    let ends = |step: &Step, node: &str, id: &str| {
+        let gone = if step.verb == Verb::Stop { &step.instance } else { &step.from_instance };
+        gone.as_deref() == Some(id) && step.from_node.as_deref().unwrap_or(&step.node) == node
+    };
+    let stays = |node: &str, id: &str| !plan.steps.iter().any(|step| ends(step, node, id));
+    let keeps = |name: &str| {
+        plan.instances.iter().any(|planned| planned.node == name)
+            || held.iter().any(|(node, id)| node == name && stays(node, id))
+    };
+    let leaves = |name: &str| *destroy || (leaving.iter().any(|member| member.name == name) && !keeps(name));
+    nodes.keys().filter(|name| leaves(name) && !spare.contains(*name)).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::HolderProcess;
+    use crate::plan::testing::{Wish, World};
+    use crate::ports::testing::SaidNode;
+
+    struct Nothing;
+
+    impl Clock for Nothing {
+        fn unix_ms(&self) -> u64 {
+            0
+        }
+        fn rfc3339(&self) -> String {
+            String::new()
+        }
+    }
+
+    impl Random for Nothing {
+        fn hex(&self, _: usize) -> String {
+            String::new()
+        }
+    }
+
+    impl Processes for Nothing {
+        fn this(&self) -> Option<HolderProcess> {
+            None
+        }
+        fn has_ended(&self, _: &HolderProcess) -> bool {
+            false
+        }
+    }
+
+    /// Who is left of `ada-1`, which stays the cluster's, and of `old` and `out`, which left the config.
+    fn left(destroy: bool, spare: &[&str], held: &[(&str, &str)], stopped: &[(&str, &str)]) -> Vec<String> {
+        let mut world = World::new(&[("ada-1", 1)]);
+        world.want(&[Wish::new("coder", 3)], &[("coder", 0, "ada-1", vec![0], 18)]);
+        let mut plan = world.plan();
+        let step = plan.steps[0].clone();
+        plan.steps = stopped
+            .iter()
+            .map(|(node, id)| Step {
+                verb: Verb::Stop,
+                node: (*node).to_owned(),
+                instance: Some((*id).to_owned()),
+                from_node: None,
+                ..step.clone()
+            })
+            .collect();
+        let node = |name: &str| {
+            let node: Arc<dyn Node> =
+                Arc::new(SaidNode::new(name, |_| Box::pin(async { Ok(crate::inventory::Response::Done) })));
+            (name.to_owned(), node)
+        };
+        let nodes = ["ada-1", "old", "out"].map(node).into();
+        let leaving = ["old", "out"].map(|name| MemberNode { name: name.to_owned(), ..MemberNode::default() });
+        let converge = Converge {
+            plan: &plan,
+            nodes: &nodes,
+            member: &MemberRecord::default(),
+            member_nodes: Vec::new(),
+            leaving: leaving.into(),
+            generations: BTreeMap::new(),
+            spare: spare.iter().map(|name| (*name).to_owned()).collect(),
+            starting: BTreeSet::new(),
+            held: held.iter().map(|(node, id)| ((*node).to_owned(), (*id).to_owned())).collect(),
+            running: Vec::new(),
+            protect: &BTreeSet::new(),
+            parallel: 1,
+            max_fail: None,
+            by: String::new(),
+            action: "apply",
+            destroy,
+            clock: &Nothing,
+            random: &Nothing,
+            processes: &Nothing,
+            events: tokio::sync::mpsc::unbounded_channel().0,
+            interrupt: tokio::sync::watch::channel(false).1,
+        };
+        leaves(&converge).into_iter().collect()
+    }
+
+    #[test]
+    fn agents_leave_nodes_that_keep_nothing_and_are_not_left_out() {
+        assert_eq!(left(false, &[], &[], &[]), ["old", "out"]);
+        assert_eq!(left(false, &["out"], &[], &[]), ["old"]);
+        let held = [("old", "i1"), ("out", "i2")];
+        assert!(left(false, &[], &held, &[]).is_empty(), "protected, or not to be stopped now");
+        assert_eq!(left(false, &[], &held, &[("old", "i1")]), ["old"]);
+        assert!(left(false, &[], &held, &[("out", "i1")]).is_empty(), "the same id elsewhere");
+        assert_eq!(left(true, &["out"], &[], &[]), ["ada-1", "old"]);
     }
 }

@@ -3,22 +3,31 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::base::InstanceState;
 use crate::inventory::{FetchSpec, InstanceFacts, InstanceSpec, Request, Response};
-use crate::plan::{Plan, PlannedFetch, Step, Verb};
+use crate::plan::{self, Plan, PlannedFetch, Step, Verb};
 use crate::ports::{Node, NodeError};
 
 /// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(10);
 /// Time between looks at an instance that starts.
 const POLL: Duration = Duration::from_millis(150);
+/// How long a node that was lost in the middle of a step is tried again: a cable that is plugged in anew, a switch
+/// that restarts. The deadline of what was under way comes before it.
+const AWAY: Duration = Duration::from_secs(30);
+/// Between two such tries.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Failed attempts of an engine that make a failed step; the agent goes on by itself.
+const ATTEMPTS: u32 = 3;
 
 /// Why a step failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StepError {
     /// The node could not be asked, or refused.
     #[error("{node}: {error}")]
-    Node { node: String, error: NodeError },
+    Node { node: String, error: Box<NodeError> },
     /// The engine did not become ready.
     #[error("{0}")]
     NotReady(String),
@@ -35,6 +44,8 @@ pub(super) struct StepContext<'a> {
     pub from_node: Option<Arc<dyn Node>>,
     /// Told how many bytes of a fetch are there, those of an earlier attempt included.
     pub progress: &'a (dyn Fn(u64) + Send + Sync),
+    /// Told that a node was lost and is tried again.
+    pub away: &'a (dyn Fn(&str, String) + Send + Sync),
 }
 
 impl StepContext<'_> {
@@ -75,15 +86,40 @@ impl StepContext<'_> {
 
     async fn start(&self, step: &Step) -> Result<(), StepError> {
         let spec = self.spec(step)?;
-        self.call(&self.node, Request::Supervise { generation: self.generation }).await?;
+        let before = self.supervise(spec).await?;
+        self.check_memory(spec).await?;
         self.call(&self.node, Request::Start { generation: self.generation, spec: Box::new(spec.clone()) }).await?;
-        self.until_ready(spec).await
+        self.until_ready(spec, Some(before)).await
+    }
+
+    /// Whether somebody else took the accelerators' memory since the plan was made: an engine that does not fit fails
+    /// late and in words of its own, or takes what another was promised.
+    async fn check_memory(&self, spec: &InstanceSpec) -> Result<(), StepError> {
+        if spec.accelerators.is_empty() {
+            return Ok(());
+        }
+        let probe = Request::Probe { engines: Vec::new(), weights_path: None, on_node: Vec::new() };
+        match self.call(&self.node, probe).await? {
+            Response::Facts { node, .. } => {
+                plan::memory_taken(self.plan, spec, &node).map_or(Ok(()), |text| Err(StepError::NotReady(text)))
+            }
+            other => {
+                Err(self.node_error(&self.node, NodeError::Lost { reason: format!("unexpected answer: {other:?}") }))
+            }
+        }
     }
 
     async fn adopt(&self, step: &Step) -> Result<(), StepError> {
         let spec = self.spec(step)?;
-        self.call(&self.node, Request::Supervise { generation: self.generation }).await?;
-        self.until_ready(spec).await
+        let before = self.supervise(spec).await?;
+        self.until_ready(spec, Some(before)).await
+    }
+
+    /// Makes sure that somebody keeps the node's instances; how often this one had been started before.
+    async fn supervise(&self, spec: &InstanceSpec) -> Result<u32, StepError> {
+        let answer = self.call(&self.node, Request::Supervise { generation: self.generation }).await?;
+        let Response::Instances { instances, .. } = answer else { return Ok(0) };
+        Ok(instances.iter().find(|facts| facts.instance == spec.instance).map_or(0, |facts| facts.starts))
     }
 
     async fn stop(&self, node: &Arc<dyn Node>, instance: Option<&str>) -> Result<(), StepError> {
@@ -92,32 +128,49 @@ impl StepContext<'_> {
             generation: self.generation,
             instance: instance.to_owned(),
             grace_ms: GRACE.as_millis() as u64,
+            before_start: true,
         };
         self.call(node, request).await.map(|_| ())
     }
 
     /// Ready means: the agent has had a real completion from it. The agent's own deadline ends the wait;
-    /// ours is longer, for an agent that is away.
-    pub(super) async fn until_ready(&self, spec: &InstanceSpec) -> Result<(), StepError> {
+    /// ours is longer, for an agent that is away. Of an instance that had been started `before` that often (where
+    /// unknown: by the first look), only the attempts since then count.
+    pub(super) async fn until_ready(&self, spec: &InstanceSpec, before: Option<u32>) -> Result<(), StepError> {
         let deadline = Duration::from_millis(spec.ready_timeout_ms) + Duration::from_secs(30);
+        let mut before = before;
+        let mut last_failure = None;
         let wait = async {
             loop {
-                match self.look(spec).await? {
+                let (facts, supervised) = self.look(spec).await?;
+                let failed = facts.as_ref().filter(|facts| facts.last_failure.is_some());
+                last_failure = failed.map(failure).or(last_failure.take());
+                let starts = facts.as_ref().map_or(0, |facts| facts.starts);
+                let attempts = starts.saturating_sub(*before.get_or_insert(starts));
+                match facts {
                     Some(facts) if facts.state == InstanceState::Ready => return Ok(()),
-                    Some(facts) if has_failed(&facts) => return Err(StepError::NotReady(failure(&facts))),
-                    _ => tokio::time::sleep(POLL).await,
+                    Some(facts) if has_failed(&facts, attempts) => return Err(StepError::NotReady(failure(&facts))),
+                    // A supervisor that died since: without one nobody would notice that the engine answers.
+                    _ if !supervised => {
+                        self.call(&self.node, Request::Supervise { generation: self.generation }).await?;
+                    }
+                    _ => {}
                 }
+                tokio::time::sleep(POLL).await;
             }
         };
-        tokio::time::timeout(deadline, wait).await.unwrap_or_else(|_| {
-            Err(StepError::NotReady(format!("no answer to a completion within {} s", deadline.as_secs())))
+        let ended = tokio::time::timeout(deadline, wait).await;
+        ended.unwrap_or_else(|_| {
+            let text = format!("no answer to a completion within {} s", deadline.as_secs());
+            Err(StepError::NotReady(last_failure.map_or(text.clone(), |why| format!("{text}; {why}"))))
         })
     }
 
-    async fn look(&self, spec: &InstanceSpec) -> Result<Option<InstanceFacts>, StepError> {
+    /// The facts about an instance, and whether anybody keeps it.
+    async fn look(&self, spec: &InstanceSpec) -> Result<(Option<InstanceFacts>, bool), StepError> {
         match self.call(&self.node, Request::Instances).await? {
-            Response::Instances { instances } => {
-                Ok(instances.into_iter().find(|facts| facts.instance == spec.instance))
+            Response::Instances { instances, supervised } => {
+                Ok((instances.into_iter().find(|facts| facts.instance == spec.instance), supervised))
             }
             other => {
                 Err(self.node_error(&self.node, NodeError::Lost { reason: format!("unexpected answer: {other:?}") }))
@@ -149,23 +202,57 @@ impl StepContext<'_> {
     }
 
     async fn put(&self, from_folder: &str, fetch: &FetchSpec, name: &str, before: u64) -> Result<(), StepError> {
-        let sent = self.node.put(from_folder, fetch, name, &|done| (self.progress)(before + done)).await;
-        sent.map_err(|error| self.node_error(&self.node, error))
+        // What the node has of the file is kept, so that each try goes on where the last one ended.
+        let progress = |done: u64| (self.progress)(before + done);
+        self.patiently(&self.node, || self.node.put(from_folder, fetch, name, &progress)).await
     }
 
     async fn call(&self, node: &Arc<dyn Node>, request: Request) -> Result<Response, StepError> {
-        node.call(request).await.map_err(|error| self.node_error(node, error))
+        if !request.may_repeat() {
+            return node.call(request).await.map_err(|error| self.node_error(node, error));
+        }
+        self.patiently(node, || node.call(request.clone())).await
+    }
+
+    /// Tries again for a while where the node was lost: for what may be repeated, and for files, which go on where they
+    /// ended.
+    async fn patiently<'f, T, F>(&self, node: &Arc<dyn Node>, work: impl Fn() -> F) -> Result<T, StepError>
+    where
+        F: Future<Output = Result<T, NodeError>> + 'f,
+    {
+        let mut until = None;
+        loop {
+            match work().await {
+                Ok(done) => return Ok(done),
+                Err(error) if is_away(&error) => {
+                    if until.is_none() {
+                        (self.away)(node.name(), format!("{error}; trying again for {} s", AWAY.as_secs()));
+                    }
+                    let until = *until.get_or_insert_with(|| Instant::now() + AWAY);
+                    if Instant::now() + AGAIN > until {
+                        return Err(self.node_error(node, error));
+                    }
+                    tokio::time::sleep(AGAIN).await;
+                }
+                Err(error) => return Err(self.node_error(node, error)),
+            }
+        }
     }
 
     fn node_error(&self, node: &Arc<dyn Node>, error: NodeError) -> StepError {
-        StepError::Node { node: node.name().to_owned(), error }
+        StepError::Node { node: node.name().to_owned(), error: Box::new(error) }
     }
 }
 
+/// Whether the way to the node failed, and not what was asked of it.
+fn is_away(error: &NodeError) -> bool {
+    matches!(error, NodeError::Connect { .. } | NodeError::Deadline { .. } | NodeError::Lost { .. })
+}
+
 /// A failed attempt that the agent repeats is not yet a failed step, unless the repetition cannot help.
-fn has_failed(facts: &InstanceFacts) -> bool {
+fn has_failed(facts: &InstanceFacts, attempts: u32) -> bool {
     facts.state == InstanceState::Failed
-        && facts.last_failure.as_ref().is_some_and(|failure| failure.gave_up || facts.starts >= 3)
+        && facts.last_failure.as_ref().is_some_and(|failure| failure.gave_up || attempts >= ATTEMPTS)
 }
 
 fn failure(facts: &InstanceFacts) -> String {

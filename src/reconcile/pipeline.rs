@@ -1,13 +1,16 @@
 //! The pipeline, written once: desired and observed in, placement and plan out.
 
-use crate::base::{Diagnostic, Digest};
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use crate::base::{Diagnostic, Digest, Severity, sort_diagnostics};
 use crate::config::Desired;
-use crate::inventory::Inventory;
+use crate::inventory::{Inventory, NodeFacts};
 use crate::placement::{self, Candidates, Options, Placement, SourceProblem, place};
 use crate::plan::{Limits, ObservedSpecs, Plan, PlanInput, plan};
 use crate::ports::{Clock, Standing};
 
-use super::sources::NOT_ON_ANY_NODE;
+use super::sources::{NOT_ON_ANY_NODE, too_long};
 
 /// Everything a plan is computed from.
 pub struct Pipeline<'a> {
@@ -25,6 +28,8 @@ pub struct Pipeline<'a> {
     pub candidates: &'a Candidates,
     /// Nodes that steps are limited to.
     pub limits: &'a Limits,
+    /// Nodes that what runs there shall leave.
+    pub drain: &'a BTreeSet<String>,
     /// For pauses, which end by themselves.
     pub clock: &'a dyn Clock,
     /// What to warn of.
@@ -53,6 +58,25 @@ impl Pipeline<'_> {
             .collect()
     }
 
+    /// What makes a plan impossible (exit 3), each at its line: [`Self::source_problems`], and contexts that are
+    /// longer than the model was trained for.
+    pub fn impossible(&self, away: bool) -> Vec<Diagnostic> {
+        let mut found = too_long(self.desired, self.candidates);
+        for (model, problem) in self.source_problems(away) {
+            let text = format!("model `{model}`: {problem}");
+            let mut one = match self.desired.model_place(model) {
+                Some(place) => Diagnostic::error(problem.id, place, text),
+                None => Diagnostic::general(problem.id, Severity::Error, text),
+            };
+            if let Some(hint) = &problem.hint {
+                one = one.hint(hint);
+            }
+            found.push(one);
+        }
+        sort_diagnostics(&mut found);
+        found
+    }
+
     /// Times of member records are RFC 3339 in UTC, so they compare as text.
     fn pauses(&self) -> Vec<crate::inventory::Pause> {
         let now = self.clock.rfc3339();
@@ -61,24 +85,78 @@ impl Pipeline<'_> {
 
     /// Solves and plans.
     pub fn run(self) -> Planned {
-        let options = Options::default();
-        let placement = place(self.desired, self.inventory, self.candidates, &options);
-        let problem = placement::build(self.desired, self.inventory, self.candidates, &options);
+        let options = Options { drain: self.drain.clone(), ..Options::default() };
+        let inventory = &*believed(self.inventory);
+        let (placement, problem) = place(self.desired, inventory, self.candidates, &options);
         let findings = placement::check(&problem, &placement);
         let plan = plan(&PlanInput {
             desired: self.desired,
             config_digest: self.config_digest.to_string(),
             commit: self.standing.commit.clone(),
             dirty: self.standing.dirty,
-            inventory: self.inventory,
+            inventory,
             observed: self.specs,
             candidates: self.candidates,
             placement: &placement,
             egress: Vec::new(),
             limits: self.limits.clone(),
+            drain: self.drain.clone(),
             pauses: self.pauses(),
             warnings: self.warnings.clone(),
         });
         Planned { placement, plan, findings }
+    }
+}
+
+/// A node whose driver stopped answering under running engines (an upgrade under its loaded module, a container that
+/// lost its devices) is as good as unreachable to a plan: what runs there serves on and stays, and nothing is told
+/// to start there. Its devices must not count as gone.
+fn believed(inventory: &Inventory) -> Cow<'_, Inventory> {
+    let blind = |node: &NodeFacts| {
+        let bound = node.instances.iter().filter(|i| i.running || i.pid.is_some()).flat_map(|i| &i.accelerators);
+        let why = node.unknown.get("accelerators").filter(|_| node.reachable)?;
+        bound.into_iter().any(|uuid| node.accelerator(uuid).is_none()).then(|| why.clone())
+    };
+    let reasons: Vec<Option<String>> = inventory.nodes.iter().map(blind).collect();
+    if reasons.iter().all(Option::is_none) {
+        return Cow::Borrowed(inventory);
+    }
+    let mut believed = inventory.clone();
+    for (node, why) in believed.nodes.iter_mut().zip(reasons) {
+        let Some(why) = why else { continue };
+        node.reachable = false;
+        node.unreachable_reason = Some(format!("its accelerators are not known: {why}"));
+    }
+    Cow::Owned(believed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::parse_inventory;
+
+    /// A node as its agent tells it after its driver's library was upgraded.
+    fn mismatched(running: bool) -> Inventory {
+        let text = format!(
+            r#"{{"format":1,"nodes":[{{"name":"ada-1","unknown":{{"accelerators":"mismatch; reboot the node"}},
+            "instances":[{{"instance":"aa","specification":"sha256:0","model":"m","replica":0,"port":20000,
+                "accelerators":["GPU-1"],"state":"ready","running":{running}}}]}},
+            {{"name":"ada-2","accelerators":[{{"uuid":"GPU-2","name":"x","memory":{{}}}}]}}]}}"#
+        );
+        parse_inventory(&text).expect("valid")
+    }
+
+    #[test]
+    fn engines_outlive_their_driver_s_silence() {
+        let believed = believed(&mismatched(true)).into_owned();
+        assert!(!believed.nodes[0].reachable && believed.nodes[1].reachable);
+        let why = believed.nodes[0].unreachable_reason.as_deref().expect("a reason");
+        assert!(why.contains("reboot"), "{why}");
+        assert_eq!(believed.nodes[0].instances.len(), 1, "what runs is still known");
+    }
+
+    #[test]
+    fn a_driver_that_nothing_uses_closes_no_node() {
+        assert!(matches!(super::believed(&mismatched(false)), Cow::Borrowed(_)));
     }
 }

@@ -7,6 +7,7 @@ use crate::config::{Desired, DiagnosticId, Model, Source};
 use crate::inventory::{FetchFile, Inventory};
 use crate::placement::{Candidate, Candidates, Origin, SourceProblem};
 use crate::ports::{LocalWeights, Weights};
+use crate::sizing::{SizingError, effective_context};
 
 /// Every identifier of this room with a title and an explanation, in order.
 pub const SOURCE_DIAGNOSTICS: &[DiagnosticId] = &[
@@ -25,12 +26,19 @@ pub const SOURCE_DIAGNOSTICS: &[DiagnosticId] = &[
         title: "weights that no node has",
         explanation: "An `on-node:` path was found on no reachable node, or could not be read there by the user that flock logs in as.",
     },
+    DiagnosticId {
+        id: CONTEXT_TOO_LONG,
+        title: "more context than the model was trained for",
+        explanation: "A model answers nonsense beyond the length that it was trained for, and engines refuse to start there. The trained length is in the weights.",
+    },
 ];
 
 /// A model's weights could not be read.
 const UNREADABLE: &str = "FLK210";
 /// A kind of source that this version does not fetch from.
 const UNSUPPORTED: &str = "FLK211";
+/// More context than any of a model's weights were trained for.
+const CONTEXT_TOO_LONG: &str = "FLK213";
 /// `on-node:` weights that no node has.
 pub(super) const NOT_ON_ANY_NODE: &str = "FLK212";
 
@@ -69,6 +77,26 @@ pub fn unlocked(desired: &Desired) -> Vec<Diagnostic> {
                 found.push(warning.hint(problem.hint.unwrap_or_default()));
             }
         }
+    }
+    found
+}
+
+/// Models whose `context` is beyond the trained length of every one of their weights: no plan can be made of them.
+pub(super) fn too_long(desired: &Desired, candidates: &Candidates) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    for (name, model) in &desired.models {
+        let (Some(context), Some(Ok(candidates))) = (&model.context, candidates.get(name)) else { continue };
+        let most = |candidate: &Candidate| match effective_context(&candidate.variant, Some(context.value)) {
+            Err(SizingError::Context { trained, .. }) => Some(trained),
+            _ => None,
+        };
+        // One that is long enough is enough.
+        let Some(lengths) = candidates.iter().map(most).collect::<Option<Vec<_>>>() else { continue };
+        let Some(longest) = lengths.into_iter().max() else { continue };
+        let asked = context.value;
+        let text = format!("model `{name}`: a context of {asked} tokens is more than the {longest} it was trained for");
+        let hint = format!("write `context {longest}`, or less");
+        found.push(Diagnostic::error(CONTEXT_TOO_LONG, &context.place, text).hint(hint));
     }
     found
 }
