@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::base::one_line;
+
 /// Data of the event that ends a stream.
 pub const DONE: &str = "[DONE]";
 
@@ -129,7 +131,7 @@ pub fn error_message(body: &str) -> String {
         Ok(value) => error_text(value.get("error").unwrap_or(&value)),
         Err(_) => body.to_owned(),
     };
-    text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(400).collect()
+    one_line(&text).chars().take(400).collect()
 }
 
 fn error_text(error: &serde_json::Value) -> String {
@@ -183,7 +185,7 @@ mod tests {
         assert_eq!(error_message(r#"{"error":{"code":401,"message":"Invalid API Key"}}"#), "Invalid API Key");
         assert_eq!(error_message(r#"{"object":"error","message":"too long"}"#), "too long");
         assert_eq!(error_message(r#"{"detail":"Not Found"}"#), "Not Found");
-        assert_eq!(error_message("Bad\u{1b}[31m Gateway\n"), "Bad [31m Gateway");
+        assert_eq!(error_message("Bad\u{1b}[31m Gateway\n"), "Bad?[31m Gateway");
         let failed = Completion::parse(r#"{"error":"slot gone"}"#).expect("read");
         assert_eq!(failed.failure().as_deref(), Some("slot gone"));
     }

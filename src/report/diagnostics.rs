@@ -2,10 +2,12 @@
 
 use serde::Serialize;
 
+use super::plan_text::unplaced_text;
 use super::style::{Ink, Style, clean};
 use super::words::count;
-use crate::base::{Diagnostic, Severity, Tree, TreeEntry};
+use crate::base::{Diagnostic, Severity, Tree, TreeEntry, is_obeyed};
 use crate::config::ids;
+use crate::placement::Unplaced;
 
 /// Longer source lines are shown from near the finding on.
 const SOURCE_WIDTH: usize = 160;
@@ -23,6 +25,22 @@ pub struct Validation<'a> {
     pub warning_count: usize,
     /// The findings.
     pub diagnostics: &'a [Diagnostic],
+    /// Whether it fits the inventory; left out without one, and where the config is invalid.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fit: Option<Fit>,
+}
+
+/// Whether the models fit the hardware of an inventory.
+#[derive(Debug, Clone, Serialize)]
+pub struct Fit {
+    /// Whether every model reaches its minimum.
+    pub fits: bool,
+    /// Instances that found a place.
+    pub placed: usize,
+    /// Models with fewer replicas than they ask for, as in a plan.
+    pub unplaced: Vec<Unplaced>,
+    /// Nodes of the config that the inventory lacks, or could not reach.
+    pub unreachable: Vec<String>,
 }
 
 impl<'a> Validation<'a> {
@@ -35,26 +53,55 @@ impl<'a> Validation<'a> {
             error_count,
             warning_count: diagnostics.len() - error_count,
             diagnostics,
+            fit: None,
         }
     }
 }
 
 /// All findings with their source lines, and a closing line. `tree` is where the lines come from.
 pub fn diagnostics_text(diagnostics: &[Diagnostic], tree: &Tree, style: &Style) -> String {
+    validation_text(&Validation::of(diagnostics), tree, style)
+}
+
+/// As [`diagnostics_text`], with what else was asked: warnings may be denied, an inventory may be too small.
+pub fn validation_text(answer: &Validation<'_>, tree: &Tree, style: &Style) -> String {
+    let diagnostics = answer.diagnostics;
     let mut out = String::new();
     for diagnostic in diagnostics {
         out.push_str(&diagnostic_text(diagnostic, diagnostics, tree, style));
         out.push('\n');
     }
-    let answer = Validation::of(diagnostics);
     let (errors, warnings) = (count(answer.error_count, "error"), count(answer.warning_count, "warning"));
     match (answer.error_count, answer.warning_count) {
+        (0, 0) if !answer.valid => {
+            out.push_str(&format!("{}: what is wrong is in other files", style.paint(Ink::Bad, "invalid")));
+        }
         (0, 0) => out.push_str(&style.paint(Ink::Good, "valid")),
+        (0, _) if !answer.valid => {
+            out.push_str(&format!("{}: {warnings}, and warnings are denied", style.paint(Ink::Bad, "invalid")));
+        }
         (0, _) => out.push_str(&format!("{}, {warnings}", style.paint(Ink::Good, "valid"))),
         (_, 0) => out.push_str(&format!("{}: {errors}", style.paint(Ink::Bad, "invalid"))),
         _ => out.push_str(&format!("{}: {errors}, {warnings}", style.paint(Ink::Bad, "invalid"))),
     }
     out.push('\n');
+    if let Some(fit) = &answer.fit {
+        out.push_str(&fit_text(fit, style));
+    }
+    out
+}
+
+fn fit_text(fit: &Fit, style: &Style) -> String {
+    let mut out = if fit.fits {
+        format!("{}: {} placed\n", style.paint(Ink::Good, "fits"), count(fit.placed, "instance"))
+    } else {
+        format!("{}: {} placed\n", style.paint(Ink::Bad, "does not fit"), count(fit.placed, "instance"))
+    };
+    out.push_str(&unplaced_text(&fit.unplaced, style));
+    if !fit.unreachable.is_empty() {
+        let names = fit.unreachable.join(", ");
+        out.push_str(&style.beside("  not in the inventory, or unreachable: ", &clean(&names)));
+    }
     out
 }
 
@@ -69,7 +116,7 @@ pub fn diagnostic_text(diagnostic: &Diagnostic, all: &[Diagnostic], tree: &Tree,
     let margin = diagnostic.line.map_or(1, |line| line.to_string().len());
     let gutter = " ".repeat(margin);
     if let (Some(file), Some(line), Some(column)) = (&diagnostic.file, diagnostic.line, diagnostic.column) {
-        out.push_str(&format!("{gutter}--> {file}:{line}:{column}\n"));
+        out.push_str(&format!("{gutter}--> {}:{line}:{column}\n", clean(file)));
         if let Some(source) = source_line(tree, file, line).map(|source| masked(&source, file, line, all)) {
             let end = diagnostic.end_column.filter(|_| diagnostic.end_line == Some(line));
             let (shown, mark) = marked(&source, column, end);
@@ -77,7 +124,7 @@ pub fn diagnostic_text(diagnostic: &Diagnostic, all: &[Diagnostic], tree: &Tree,
         }
     }
     for related in &diagnostic.related {
-        let place = format!("{gutter} = {}:{}:{}: ", related.file, related.line, related.column);
+        let place = format!("{gutter} = {}:{}:{}: ", clean(&related.file), related.line, related.column);
         out.push_str(&style.beside(&place, &clean(&related.message)));
     }
     if let Some(hint) = &diagnostic.hint {
@@ -113,7 +160,7 @@ fn marked(source: &str, column: usize, end_column: Option<usize>) -> (String, St
     let end = end_column.map_or(chars.len(), |end| end.saturating_sub(1)).clamp(start, chars.len().max(start));
     let from = if chars.len() > SOURCE_WIDTH { start.saturating_sub(40) } else { 0 };
     let to = chars.len().min(from + SOURCE_WIDTH);
-    let shown: String = chars[from..to].iter().map(|c| if c.is_control() && *c != '\t' { '?' } else { *c }).collect();
+    let shown: String = chars[from..to].iter().map(|c| if is_obeyed(*c) || *c == '\n' { '?' } else { *c }).collect();
     // Tabs stay tabs, so that the mark stands where the terminal puts the text.
     let before: String = chars[from..start].iter().map(|c| if *c == '\t' { '\t' } else { ' ' }).collect();
     let mark = "^".repeat(end.min(to).saturating_sub(start).max(1));
@@ -129,7 +176,7 @@ mod tests {
     fn the_mark_stands_under_the_text_behind_tabs_and_wide_letters() {
         assert_eq!(marked("\tké \"vlm\" x", 5, Some(10)), ("\tké \"vlm\" x".into(), "\t   ^^^^^".into()));
         assert_eq!(marked("x", 9, None).1, " ^");
-        assert_eq!(marked("a\x1b[31m", 1, Some(2)).0, "a?[31m");
+        assert_eq!(marked("a\x1b[31m\u{202e}", 1, Some(2)).0, "a?[31m?");
         let long = "x".repeat(500);
         let (shown, mark) = marked(&long, 300, Some(305));
         assert_eq!((shown.len(), mark.trim_start().len(), mark.find('^')), (SOURCE_WIDTH, 5, Some(40)));

@@ -1,5 +1,7 @@
 //! Why a model runs where it does, or does not: every shape that was considered, and its fate.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::Serialize;
 
 use super::style::{Ink, Style, table};
@@ -22,6 +24,79 @@ pub struct Explanation<'a> {
     pub considered: Vec<&'a Considered>,
     /// Replicas without a place.
     pub unplaced: Vec<&'a Unplaced>,
+    /// Nodes without an instance of it, each with the shape that came closest there.
+    pub elsewhere: Vec<Elsewhere>,
+    /// The constraints that stand in the way of what is not placed, with the nodes; the one of most nodes first.
+    pub binding: Vec<Binding>,
+}
+
+/// Why a model does not run on a node.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Elsewhere {
+    /// The node.
+    pub node: String,
+    /// What kept the closest shape from being chosen there.
+    pub verdict: String,
+}
+
+/// A constraint and where it holds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Binding {
+    /// The word of `unplaced.reasons.constraint`.
+    pub constraint: String,
+    /// The nodes; `*` is anywhere.
+    pub nodes: Vec<String>,
+}
+
+/// How close a shape came: it fits but for the objective, it fits beside less, or a constraint rules it out.
+fn distance(shape: &Considered) -> (u8, u64) {
+    let class = match shape.verdict.as_str() {
+        verdict if verdict.starts_with("fits,") => 0,
+        verdict if verdict.starts_with("fits by itself") => 1,
+        verdict if verdict.starts_with("does not fit beside") => 2,
+        _ => 3,
+    };
+    (class, shape.needed_bytes)
+}
+
+/// The reason of a verdict in a few words, and the rest of it.
+fn reason(verdict: &str) -> (&str, &str) {
+    verdict.split_once(": ").unwrap_or((verdict, ""))
+}
+
+/// The shape of a model that came closest on a node; what rules it out everywhere counts where nothing else does.
+pub(super) fn closest<'a>(considered: &'a [Considered], model: &str, node: &str) -> Option<&'a Considered> {
+    let of = considered.iter().filter(|shape| shape.model == model && (shape.node == node || shape.node == "*"));
+    of.min_by_key(|shape| (shape.node == "*", distance(shape)))
+}
+
+fn elsewhere(shapes: &[&Considered]) -> Vec<Elsewhere> {
+    let chosen: BTreeSet<&str> = shapes.iter().filter(|s| s.chosen).map(|s| s.node.as_str()).collect();
+    let mut closest: BTreeMap<&str, &Considered> = BTreeMap::new();
+    for shape in shapes.iter().filter(|s| !chosen.contains(s.node.as_str())) {
+        let known = closest.entry(&shape.node).or_insert(shape);
+        if distance(shape) < distance(known) {
+            *known = shape;
+        }
+    }
+    let told = |(node, shape): (&str, &Considered)| Elsewhere { node: node.to_owned(), verdict: shape.verdict.clone() };
+    closest.into_iter().map(told).collect()
+}
+
+fn binding(unplaced: &[&Unplaced]) -> Vec<Binding> {
+    let mut nodes: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for reason in unplaced.iter().flat_map(|unplaced| &unplaced.reasons) {
+        nodes.entry(&reason.constraint).or_default().insert(&reason.node);
+    }
+    let mut found: Vec<Binding> = nodes
+        .into_iter()
+        .map(|(constraint, nodes)| Binding {
+            constraint: constraint.to_owned(),
+            nodes: nodes.into_iter().map(str::to_owned).collect(),
+        })
+        .collect();
+    found.sort_by_key(|binding| std::cmp::Reverse(binding.nodes.len()));
+    found
 }
 
 impl<'a> Explanation<'a> {
@@ -29,12 +104,15 @@ impl<'a> Explanation<'a> {
     pub fn of(model: &'a str, plan: &'a Plan, considered: &'a [Considered]) -> Self {
         let mut shapes: Vec<&Considered> = considered.iter().filter(|shape| shape.model == model).collect();
         shapes.sort_by_key(|shape| !shape.chosen);
+        let unplaced: Vec<&Unplaced> = plan.unplaced.iter().filter(|unplaced| unplaced.model == model).collect();
         Self {
+            elsewhere: elsewhere(&shapes),
+            binding: binding(&unplaced),
             format: 1,
             model,
             instances: plan.instances.iter().filter(|instance| instance.model == model).collect(),
             considered: shapes,
-            unplaced: plan.unplaced.iter().filter(|unplaced| unplaced.model == model).collect(),
+            unplaced,
         }
     }
 }
@@ -61,29 +139,66 @@ pub fn explain_text(explanation: &Explanation<'_>, inventory: Option<&Inventory>
     if explanation.instances.is_empty() && explanation.unplaced.is_empty() {
         out.push_str("  nothing is wanted of it\n");
     }
-    let rows: Vec<Vec<String>> = explanation
-        .considered
-        .iter()
-        .map(|shape| {
-            let split = match shape.tensor_parallel {
-                0 => "cpu".to_owned(),
-                ranks => format!("{ranks}x"),
-            };
-            vec![
-                if shape.chosen { "* chosen" } else { "  lost" }.to_owned(),
-                shape.node.clone(),
-                shape.engine.to_string(),
-                shape.variant.clone(),
-                split,
-                format_bytes(shape.needed_bytes),
-                shape.verdict.clone(),
-            ]
-        })
-        .collect();
-    if !rows.is_empty() {
-        out.push('\n');
-        out.push_str(&style.heading(&format!("Considered ({})", count(rows.len(), "shape"))));
-        out.push_str(&table(&["", "NODE", "ENGINE", "VARIANT", "SPLIT", "NEEDS EACH", "WHY"], &rows));
+    if explanation.binding.len() == 1 && explanation.binding[0].nodes.len() > 1 {
+        let constraint = &explanation.binding[0].constraint;
+        out.push_str(&format!("       everywhere the same stands in the way: {constraint}\n"));
     }
+    if explanation.unplaced.is_empty() && !explanation.elsewhere.is_empty() {
+        out.push('\n');
+        out.push_str(&style.heading("Why not elsewhere"));
+        for other in &explanation.elsewhere {
+            let node = if other.node == "*" { "anywhere" } else { &other.node };
+            out.push_str(&style.beside(&format!("  {node}  "), &other.verdict));
+        }
+    }
+    considered(&mut out, &explanation.considered, style);
     out
+}
+
+/// All shapes: the chosen ones, then the others under what they lost by, the closest first.
+fn considered(out: &mut String, shapes: &[&Considered], style: &Style) {
+    if shapes.is_empty() {
+        return;
+    }
+    out.push('\n');
+    out.push_str(&style.heading(&format!("Considered ({})", count(shapes.len(), "shape"))));
+    let (chosen, lost): (Vec<&Considered>, Vec<&Considered>) = shapes.iter().copied().partition(|s| s.chosen);
+    let mut groups: Vec<(String, Vec<&Considered>)> = Vec::new();
+    if !chosen.is_empty() {
+        groups.push(("chosen".to_owned(), chosen));
+    }
+    let mut lost_by: BTreeMap<&str, Vec<&Considered>> = BTreeMap::new();
+    for shape in lost {
+        lost_by.entry(reason(&shape.verdict).0).or_default().push(shape);
+    }
+    let mut lost_by: Vec<_> = lost_by.into_iter().collect();
+    lost_by.sort_by_key(|(_, shapes)| shapes.iter().map(|shape| distance(shape)).min());
+    groups.extend(lost_by.into_iter().map(|(by, shapes)| (format!("lost: {by} ({})", shapes.len()), shapes)));
+    for (title, shapes) in groups {
+        out.push_str(&format!("  {}\n", style.paint(Ink::Heading, &title)));
+        let rows: Vec<Vec<String>> = shapes.iter().map(|shape| row(shape)).collect();
+        for line in table(&["NODE", "ENGINE", "VARIANT", "SPLIT", "NEEDS EACH", "WHY"], &rows).lines() {
+            out.push_str(&format!("    {line}\n"));
+        }
+    }
+}
+
+fn row(shape: &Considered) -> Vec<String> {
+    let split = match shape.tensor_parallel {
+        0 => "cpu".to_owned(),
+        ranks => format!("{ranks}x"),
+    };
+    let (by, rest) = reason(&shape.verdict);
+    vec![
+        if shape.node == "*" { "anywhere".to_owned() } else { shape.node.clone() },
+        shape.engine.to_string(),
+        shape.variant.clone(),
+        split,
+        if shape.needed_bytes == 0 { "?".to_owned() } else { format_bytes(shape.needed_bytes) },
+        match (shape.chosen, rest.is_empty()) {
+            (true, true) => by.to_owned(),
+            (false, true) => String::new(),
+            (_, false) => rest.to_owned(),
+        },
+    ]
 }

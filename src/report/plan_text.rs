@@ -33,8 +33,12 @@ pub struct PlanView<'a> {
     pub applying: bool,
     /// The file that the plan was saved to.
     pub saved_to: Option<&'a str>,
+    /// How this flock is called, with its global options; `None` is plain `flock`.
+    pub flock: Option<&'a str>,
     /// Nodes without facts that nobody left out (exit 9); `None` takes them from the plan's decay.
     pub missing: Option<&'a BTreeSet<String>>,
+    /// The commit that was planned instead of the working tree, as it was asked for.
+    pub against: Option<&'a str>,
 }
 
 /// A plan as text.
@@ -74,7 +78,16 @@ fn header(plan: &Plan, view: &PlanView<'_>, style: &Style) -> String {
         text.push_str(&format!(" of {answered}/{} nodes", inventory.nodes.len()));
     }
     let lead = style.paint(Ink::Heading, &format!("Plan for cluster \"{}\"", plan.cluster));
-    style.beside(&format!("{lead}  "), &text)
+    let mut out = style.beside(&format!("{lead}  "), &text);
+    if let Some(inventory) = view.inventory {
+        if let Some(applied) = &inventory.member.applied {
+            out.push_str(&style.beside("  ", &format!("last apply: {}", super::records::applied_text(applied))));
+        }
+        for held in super::status::cordoned(inventory) {
+            out.push_str(&style.beside("  ", &super::status::held_text(&held)));
+        }
+    }
+    out
 }
 
 pub(super) fn drift(out: &mut String, drift: &[Drift], decay: &[Decay], style: &Style) {
@@ -122,7 +135,7 @@ fn changes(out: &mut String, plan: &Plan, view: &PlanView<'_>, style: &Style) {
     }
 }
 
-fn title(step: &Step) -> String {
+pub(super) fn title(step: &Step) -> String {
     if step.verb == Verb::Fetch { step.model.clone() } else { format!("{}/{}", step.model, step.replica) }
 }
 
@@ -162,7 +175,7 @@ fn change(
     text
 }
 
-fn place(step: &Step, instance: Option<&PlannedInstance>, view: &PlanView<'_>) -> String {
+pub(super) fn place(step: &Step, instance: Option<&PlannedInstance>, view: &PlanView<'_>) -> String {
     let here = match instance {
         Some(instance) => {
             let place = words::place(&step.node, &instance.accelerators, view.inventory);
@@ -194,7 +207,12 @@ fn place(step: &Step, instance: Option<&PlannedInstance>, view: &PlanView<'_>) -
 /// Engine, variant, split, context and port on one line.
 pub(super) fn shape(instance: &PlannedInstance) -> String {
     let version = instance.engine_version.as_ref().map(|version| format!(" {version}")).unwrap_or_default();
-    let mut words = vec![format!("{}{version}", instance.engine), instance.variant.clone()];
+    let mut words = vec![format!("{}{version}", instance.engine)];
+    words.extend(instance.image.as_ref().map(|image| format!("in {image}")));
+    if !instance.modules.is_empty() {
+        words.push(format!("with {}", instance.modules.join(" ")));
+    }
+    words.push(instance.variant.clone());
     if instance.tensor_parallel > 1 {
         words.push(format!("tensor parallel {}", instance.tensor_parallel));
     }
@@ -228,7 +246,7 @@ pub(super) fn memory(instance: &PlannedInstance) -> String {
     text
 }
 
-fn cost(step: &Step) -> Vec<String> {
+pub(super) fn cost(step: &Step) -> Vec<String> {
     let mut words = Vec::new();
     if step.verb == Verb::Fetch {
         let route = step.route.as_deref().unwrap_or("hub");
@@ -270,16 +288,26 @@ pub fn unplaced_text(unplaced: &[Unplaced], style: &Style) -> String {
             format!("  {}  ", style.paint(if unplaced.required { Ink::Bad } else { Ink::Change }, &unplaced.model));
         let word = if unplaced.required { "missing, fewer than the minimum" } else { "missing, optional" };
         out.push_str(&style.beside(&lead, &format!("{} {word}", count(unplaced.replicas as usize, "replica"))));
+        let named = |node: &'_ str| if node == "*" { "anywhere".to_owned() } else { node.to_owned() };
+        let widest = |lengths: Vec<usize>| lengths.into_iter().max().unwrap_or(0).max(8);
+        let nodes = widest(unplaced.reasons.iter().map(|reason| named(&reason.node).chars().count()).collect());
+        let constraints = widest(unplaced.reasons.iter().map(|reason| reason.constraint.chars().count()).collect());
         for reason in &unplaced.reasons {
-            let node = if reason.node == "*" { "anywhere" } else { &reason.node };
-            let lead = format!("      {}  {}  ", pad(node, 8), pad(&reason.constraint, 8));
+            let node = named(&reason.node);
+            let lead = format!("      {}  {}  ", pad(&node, nodes), pad(&reason.constraint, constraints));
             out.push_str(&style.beside(&lead, &reason.text));
         }
-        if !unplaced.nearest.is_empty() {
-            out.push_str(&style.beside("      nearest change: ", &unplaced.nearest));
-        }
+        out.push_str(&style.beside("      ", &nearest(unplaced)));
     }
     out
+}
+
+/// The nearest change that would find it a place, or where to look for one.
+pub(super) fn nearest(unplaced: &Unplaced) -> String {
+    match unplaced.nearest.as_str() {
+        "" | "none found" => format!("no single change found; see: flock explain {}", unplaced.model),
+        found => format!("nearest change: {found}"),
+    }
 }
 
 fn blocked(out: &mut String, plan: &Plan, style: &Style) {
@@ -308,15 +336,21 @@ fn deferred(out: &mut String, plan: &Plan, style: &Style) {
         grouped.entry((&entry.node, &entry.reason)).or_default().push(name);
     }
     for ((node, reason), names) in grouped {
-        let why = match reason {
-            "unreachable" => "the node is unreachable; done when it answers",
-            "absent" => "the node is not there yet; done when it joins",
-            "selection" => "left out by --on or --exclude",
-            "window" => "outside its window",
-            "moves_per_hour" => "enough was moved in the past hour",
-            other => other,
-        };
+        let why = deferred_because(reason);
         out.push_str(&style.beside(&format!("  ? {node}  "), &format!("{}: {why}", names.join(", "))));
+    }
+}
+
+/// Why something is put off, in words.
+pub(super) fn deferred_because(reason: &str) -> &str {
+    match reason {
+        "unreachable" => "the node is unreachable; done when it answers",
+        "absent" => "the node is not there yet; done when it joins",
+        "selection" => "not part of this run (--on, --exclude, or a drain, which only empties its nodes)",
+        "window" => "outside its window",
+        "paused" => "paused",
+        "moves_per_hour" => "enough was moved in the past hour",
+        other => other,
     }
 }
 

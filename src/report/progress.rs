@@ -14,6 +14,9 @@ pub fn event_line(event: &Event, style: &Style) -> Option<String> {
                 0 => String::new(),
                 bytes => format!(", {} to bring", format_bytes(*bytes)),
             };
+            if *steps == 0 {
+                return Some(format!("nothing to do in cluster \"{cluster}\"; the nodes are told what was applied"));
+            }
             format!("applying {} to cluster \"{cluster}\"{bytes}", count(*steps as usize, "step"))
         }
         Event::Node { node, ok: true, text } => format!("  {node}: {}", clean(text)),

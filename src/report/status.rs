@@ -8,7 +8,7 @@ use super::style::{Ink, Style, clean, table};
 use super::words::place;
 use crate::base::InstanceState;
 use crate::config::Desired;
-use crate::inventory::{Failure, Inventory};
+use crate::inventory::{Applied, Failure, Inventory};
 use crate::plan::Observed;
 
 /// `flock status --format json`.
@@ -22,6 +22,52 @@ pub struct Status {
     pub models: Vec<ModelStatus>,
     /// Nodes that did not answer: what runs there is not known.
     pub unreachable: Vec<String>,
+    /// Nodes out of new placements.
+    pub held: Vec<HeldNode>,
+    /// The last apply.
+    pub applied: Option<Applied>,
+}
+
+/// A node out of new placements.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct HeldNode {
+    /// The node.
+    pub node: String,
+    /// Why.
+    pub reason: String,
+    /// `config`, or who cordoned it.
+    pub by: String,
+    /// Since when; `null` for a `hold` of the config.
+    pub since: Option<String>,
+}
+
+/// Nodes that the config holds and nodes that are cordoned, by name.
+pub fn held_nodes(desired: &Desired, inventory: &Inventory) -> Vec<HeldNode> {
+    let configured = desired.nodes.values().filter_map(|node| {
+        let hold = node.hold.as_ref()?;
+        let (node, reason) = (node.name.value.clone(), hold.value.clone());
+        Some(HeldNode { node, reason, by: "config".to_owned(), since: None })
+    });
+    let mut held: Vec<HeldNode> = configured.chain(cordoned(inventory)).collect();
+    held.sort_by(|a, b| (&a.node, &a.since).cmp(&(&b.node, &b.since)));
+    held
+}
+
+/// Nodes that are cordoned.
+pub(super) fn cordoned(inventory: &Inventory) -> impl Iterator<Item = HeldNode> {
+    inventory.member.holds.iter().map(|hold| HeldNode {
+        node: hold.node.clone(),
+        reason: hold.reason.clone(),
+        by: hold.by.clone(),
+        since: (!hold.since.is_empty()).then(|| hold.since.clone()),
+    })
+}
+
+/// `small is held since … by ada@desk: new fan`.
+pub(super) fn held_text(held: &HeldNode) -> String {
+    let since = held.since.as_ref().map(|since| format!(" since {since}")).unwrap_or_default();
+    let by = if held.by.is_empty() { String::new() } else { format!(" by {}", held.by) };
+    clean(&format!("`{}` is held{since}{by}: {}. Nothing new is placed there", held.node, held.reason))
 }
 
 /// A model and its instances.
@@ -92,7 +138,14 @@ pub fn status(desired: &Desired, inventory: &Inventory, observed: &[Observed], o
         .collect();
     let unreachable =
         desired.nodes.keys().filter(|name| !inventory.node(name).is_some_and(|node| node.reachable)).cloned().collect();
-    Status { format: 1, cluster: desired.cluster.name.value.clone(), models, unreachable }
+    Status {
+        format: 1,
+        cluster: desired.cluster.name.value.clone(),
+        models,
+        unreachable,
+        held: held_nodes(desired, inventory),
+        applied: inventory.member.applied.clone(),
+    }
 }
 
 fn instance(o: &Observed) -> InstanceStatus {
@@ -151,6 +204,12 @@ pub fn status_text(status: &Status, inventory: &Inventory, style: &Style) -> Str
     }
     for node in &status.unreachable {
         notes.push_str(&style.beside("", &format!("`{node}` is unreachable: what runs there is not known")));
+    }
+    for held in &status.held {
+        notes.push_str(&style.beside("", &held_text(held)));
+    }
+    if let Some(applied) = &status.applied {
+        notes.push_str(&style.beside("", &format!("last apply: {}", super::records::applied_text(applied))));
     }
     let mut out = table(&["MODEL", "WHERE", "STATE", "SINCE", "RUNS"], &rows);
     if rows.is_empty() {

@@ -1,5 +1,7 @@
 //! How text is laid out: colour or none, width, wrapping. Colour repeats what a word already says.
 
+use crate::base::many_lines;
+
 /// How to lay out text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
@@ -112,7 +114,7 @@ pub fn columns(text: &str) -> usize {
 
 /// A text that others wrote, without characters that a terminal would obey.
 pub fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '?' } else { c }).collect()
+    many_lines(text)
 }
 
 /// A text filled up with spaces to a number of columns.
@@ -160,6 +162,11 @@ mod tests {
         let style = Style { colour: true, width: 80 };
         assert_eq!(style.paint(Ink::Bad, "stop"), "\x1b[31mstop\x1b[0m");
         assert_eq!(Style::PLAIN.paint(Ink::Bad, "stop"), "stop");
+    }
+
+    #[test]
+    fn what_others_wrote_neither_colours_nor_turns_the_line_around() {
+        assert_eq!(clean("a\x1b[31m\u{9b}\u{7f}\u{202e}b\u{2067}\n\tc\r"), "a?[31m???b?\n\tc?");
     }
 
     #[test]

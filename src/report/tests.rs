@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::base::{EngineKind, GIB};
-use crate::inventory::{AcceleratorProcess, Protection};
+use crate::inventory::{AcceleratorProcess, Disk, EgressLink, NodeLink, Protection};
 use crate::placement::{Considered, Reason, Unplaced};
 use crate::plan::testing::{Wish, World};
 use crate::plan::{Deferred, Event, Outcome, Plan, StepEnd, Verb, observe};
@@ -104,6 +104,91 @@ fn a_busy_plan() {
 }
 
 #[test]
+fn a_busy_plan_as_a_comment() {
+    let (world, mut plan) = busy();
+    let view = PlanView { inventory: Some(&world.inventory), saved_to: Some("plan.json"), ..Default::default() };
+    plan.unplaced[0].reasons[1].text = "@octo | <b>".into();
+    golden("plan_markdown", &plan_markdown(&plan, &view));
+    let mut world = World::new(&[("ada-1", 1)]);
+    world.want(&[Wish::new("coder", 12)], &[("coder", 0, "ada-1", vec![0], 18)]);
+    world.converge();
+    assert!(plan_markdown(&world.plan(), &PlanView::default()).contains("**Nothing to do**, 1 unchanged."));
+}
+
+/// A plan that starts many models, and stops as many others.
+fn many(models: usize, stops: usize) -> Plan {
+    let (_, mut plan) = busy();
+    let step = plan.steps.iter().find(|step| step.verb == Verb::Start).unwrap().clone();
+    let new = |verb, number: usize| crate::plan::Step {
+        verb,
+        model: format!("{}-of-the-students-{number:04}", verb_word(verb)),
+        ..step.clone()
+    };
+    plan.steps = (0..models).map(|n| new(Verb::Start, n)).chain((0..stops).map(|n| new(Verb::Stop, n))).collect();
+    plan
+}
+
+fn verb_word(verb: Verb) -> &'static str {
+    if verb == Verb::Stop { "stopped" } else { "started" }
+}
+
+#[test]
+fn a_comment_is_cut_below_the_limit_and_says_what_and_where() {
+    let view = PlanView { saved_to: Some("plan.json"), ..Default::default() };
+    for (starts, stops) in [(400, 3), (400, 200), (3_000, 9), (200, 6_000), (20_000, 20_000)] {
+        let plan = many(starts, stops);
+        let text = plan_markdown(&plan, &view);
+        assert!(text.len() <= MARKDOWN_LIMIT, "{} bytes for {starts} and {stops}", text.len());
+        assert!(text.starts_with("<!-- flock plan lab -->\n"));
+        assert!(text.contains("**Cut at 60000 characters:** ") && text.contains(" steps"), "{text}");
+        assert!(text.contains("`flock show --full` of the saved `plan.json` has everything"));
+        assert_eq!(text.matches("<details>").count(), text.matches("</details>").count());
+        assert!(text.contains(&format!("| **stop** | {stops} | `stopped-of-the-students-0000`")), "{text}");
+        // As long as the names fit at all, no name of a stop is left out.
+        let named = text.split("| **move**").next().unwrap().matches("`stopped-of").count();
+        assert!(stops > 200 || named == stops, "{named} of {stops}");
+        assert!(text.contains("**NOT PLACED** `giant`"));
+    }
+    let whole = plan_markdown(&many(20, 2), &view);
+    assert!(!whole.contains("Cut at"), "{whole}");
+}
+
+#[test]
+fn what_hurts_is_last_and_whole_however_much_there_is() {
+    let plan = many(200, 200);
+    for width in [60, 80, 100, 140] {
+        for amount in [Amount::Summary, Amount::Changes, Amount::Full] {
+            let text = plan_text(&plan, &PlanView { amount, ..Default::default() }, &Style { colour: false, width });
+            let tail = &text[text.rfind("\n  stop ").unwrap()..];
+            for number in 0..200 {
+                assert!(tail.contains(&format!("stopped-of-the-students-{number:04}")), "{width} {number}");
+            }
+            assert!(tail.lines().all(|line| line.chars().count() <= width || !line.contains(", ")), "{tail}");
+            let before = text.find("\n  NOT PLACED").unwrap();
+            assert!(text.find("\n  start ").unwrap() < before && before < text.rfind("\n  stop ").unwrap());
+        }
+    }
+}
+
+#[test]
+fn a_place_that_no_single_change_would_find_says_where_to_look() {
+    let unplaced = |nearest: &str| {
+        unplaced_text(
+            &[Unplaced {
+                model: "giant".into(),
+                replicas: 1,
+                required: false,
+                reasons: Vec::new(),
+                nearest: nearest.into(),
+            }],
+            &Style::PLAIN,
+        )
+    };
+    assert!(unplaced("none found").ends_with("      no single change found; see: flock explain giant\n"));
+    assert!(unplaced("context 8192").ends_with("      nearest change: context 8192\n"));
+}
+
+#[test]
 fn colour_adds_nothing_but_colour() {
     let (world, plan) = busy();
     let view = PlanView { inventory: Some(&world.inventory), ..Default::default() };
@@ -155,12 +240,62 @@ fn an_inventory_and_a_status() {
     world.node("ada-2").accelerators[1].healthy = false;
     world.node("ada-2").accelerators[1].unknown.insert("healthy".into(), "Xid 79: fallen off the bus".into());
     world.node("ada-1").accelerators[0].processes =
-        vec![AcceleratorProcess { pid: 7, used_bytes: Some(GIB), ours: false }];
+        vec![AcceleratorProcess { pid: 7, used_bytes: Some(GIB), ..Default::default() }];
     golden("inventory", &inventory_text(&world.inventory, &Style::PLAIN));
     let observed = observe(&world.inventory, &world.observed);
     let found = status(&world.desired, &world.inventory, &observed, None);
     golden("status", &status_text(&found, &world.inventory, &Style::PLAIN));
     golden("status_json", &json(&status(&world.desired, &world.inventory, &observed, Some("embed"))));
+}
+
+/// Long reasons stand below the tables, ages are in words, and what the published table knows is not called unknown.
+#[test]
+fn links_reasons_and_two_file_systems() {
+    let (mut world, _) = busy();
+    world.node("ada-3").reachable = false;
+    world.node("ada-3").unreachable_reason =
+        Some("cannot connect to 10.0.0.3:22: the name is known, and nothing answered within five seconds".into());
+    let disk = |path: &str, free: u64, total: u64| Disk {
+        path: path.into(),
+        free_bytes: free * GIB,
+        total_bytes: total * GIB,
+    };
+    let node = world.node("ada-1");
+    (node.home, node.weights_path) = (Some("/home/u".into()), Some("/data/weights".into()));
+    node.disks = vec![disk("/home/u", 5, 50), disk("/data/weights", 900, 2000)];
+    node.accelerators[0].unknown =
+        [("bandwidth_bytes_per_s", "not told"), ("ecc", "not told"), ("processes", "no permission")]
+            .map(|(field, why)| (field.to_owned(), why.to_owned()))
+            .into();
+    let link = |from: &str, rtt, bandwidth, measured, age_ms| NodeLink {
+        from: from.into(),
+        to: "ada-3".into(),
+        rtt_us: rtt,
+        bandwidth_bytes_per_s: bandwidth,
+        measured,
+        age_ms,
+        unknown: if measured || age_ms.is_none() {
+            Default::default()
+        } else {
+            [("bandwidth_bytes_per_s".to_owned(), "10.0.0.3: no answer (a firewall between the nodes?)".to_owned())]
+                .into()
+        },
+    };
+    world.inventory.links = vec![
+        link("ada-1", Some(184), Some(2_900_000_000), true, Some(7_300_000)),
+        link("ada-2", Some(4_000), None, false, Some(90_000)),
+        link("ada-4", Some(300), None, false, None),
+    ];
+    let endpoint = |node: &str, rtt_us, why: Option<&str>| EgressLink {
+        node: node.into(),
+        endpoint: "api.example:443".into(),
+        rtt_us,
+        age_ms: Some(200_000_000),
+        unknown: why.map(|why| ("rtt_us".to_owned(), why.to_owned())).into_iter().collect(),
+    };
+    world.inventory.egress =
+        vec![endpoint("ada-1", Some(8_200), None), endpoint("ada-2", None, Some("no answer within 3 s"))];
+    golden("inventory_links", &inventory_text(&world.inventory, &Style::PLAIN));
 }
 
 #[test]
@@ -177,9 +312,9 @@ fn an_explanation() {
         verdict: verdict.into(),
     };
     let considered = [
-        shape("ada-1", "bf16", 2, 40, false, "needs 40.0 GiB on each accelerator, 22.0 GiB can be used"),
+        shape("ada-1", "bf16", 2, 40, false, "memory: needs 40.0 GiB on each accelerator, 22.0 GiB can be used"),
         shape("ada-2", "awq-int4", 2, 18, true, "best quality that fits"),
-        shape("ada-3", "awq-int4", 0, 18, false, "`allow cpu=#true` is not set"),
+        shape("ada-3", "awq-int4", 0, 18, false, "accelerators: `allow cpu=#true` is not set"),
     ];
     let found = Explanation::of("coder", &plan, &considered);
     golden("explain", &explain_text(&found, Some(&world.inventory), &Style::PLAIN));
