@@ -91,41 +91,36 @@ pub struct Selectors {
     pub exclude: Option<String>,
 }
 
-/// What to do.
+/// What to do. The help of a command is the documentation of its arguments' type.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Write a config repository to begin with
     Init(commands::init::InitArgs),
-    /// Check the config repository, without network
     Validate(commands::validate::ValidateArgs),
-    /// Ask every node what it has
+    Fmt(commands::fmt::FmtArgs),
+    Schema(commands::schema::SchemaArgs),
     Discover(commands::discover::DiscoverArgs),
-    /// Say what a model needs
+    Doctor(commands::doctor::DoctorArgs),
     Size(commands::size::SizeArgs),
-    /// Show what would change and why
     Plan(commands::plan::PlanArgs),
-    /// Make it so: plan, show, ask, converge
     Apply(commands::apply::ApplyArgs),
-    /// Show only what the world changed by itself
     Drift(commands::drift::DriftArgs),
-    /// Show what runs
     Status(commands::status::StatusArgs),
-    /// Say why a model runs where it runs, or why it does not
     Explain(commands::explain::ExplainArgs),
-    /// Print an instance's log
     Logs(commands::logs::LogsArgs),
-    /// Print a saved plan
     Show(commands::show::ShowArgs),
-    /// Ask a model one question
     Ask(commands::ask::AskArgs),
-    /// Stop everything flock started for this cluster, and only that
     Destroy(commands::destroy::DestroyArgs),
     /// Protect a model: it is not stopped, moved or destroyed
     Protect(commands::protect::ProtectArgs),
     /// Take a model's protection away
     Unprotect(commands::protect::ProtectArgs),
-    /// Print a shell's completion script
+    Cordon(commands::cordon::CordonArgs),
+    Uncordon(commands::cordon::UncordonArgs),
+    Drain(commands::drain::DrainArgs),
+    Lease(commands::lease::LeaseArgs),
+    History(commands::history::HistoryArgs),
+    Forward(commands::forward::ForwardArgs),
+    Graph(commands::graph::GraphArgs),
     Completions(commands::completions::CompletionsArgs),
-    /// Print help for a command, or about `exit-codes` or `diagnostics`
     Help(commands::help::HelpArgs),
 }

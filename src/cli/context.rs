@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use crate::base::{Diagnostic, Digest, Severity, Tree, sort_diagnostics};
 use crate::config::{self, Desired, Loaded};
-use crate::edge::{DiskWeights, FolderRepository, SystemClock};
-use crate::inventory::{Inventory, parse_inventory};
+use crate::edge::{DiskWeights, FolderRepository, SystemClock, SystemRandom};
+use crate::inventory::{Inventory, Lease, parse_inventory};
 use crate::placement::Candidates;
 use crate::plan::{self, Limits, ObservedSpecs, Selection};
-use crate::ports::{Node, Repository, Standing};
+use crate::ports::{Node, Repository, RepositoryError, Standing};
 use crate::reconcile::{self, Observed, Pipeline, Planned};
 use crate::report::{self, Style};
 
@@ -20,6 +20,7 @@ use super::exit::ExitCode;
 use super::failure::Failure;
 use super::fleet::ClusterFleet;
 use super::printer::Printer;
+use super::signals::Signals;
 
 /// Largest inventory file that is read; 10,000 nodes take a tenth of it.
 const MAX_INVENTORY: u64 = 256 << 20;
@@ -34,6 +35,8 @@ pub struct Context {
     pub agent_dir: Option<PathBuf>,
     /// Wall time.
     pub clock: SystemClock,
+    /// What happens when the process is asked to end.
+    pub signals: Arc<Signals>,
 }
 
 /// A valid config.
@@ -54,6 +57,8 @@ pub struct Facts {
     pub inventory: Inventory,
     /// Desired instances as the nodes hold them.
     pub specs: ObservedSpecs,
+    /// The lease that each node holds now; empty with `--inventory`.
+    pub leases: BTreeMap<String, Lease>,
     /// The nodes; empty with `--inventory`.
     pub nodes: BTreeMap<String, Arc<dyn Node>>,
     /// Hints for the nodes that could not be asked.
@@ -76,8 +81,8 @@ impl Facts {
 
 impl Context {
     /// Takes the global options.
-    pub fn new(global: Global, printer: Printer) -> Self {
-        Self { directory: global.directory, printer, agent_dir: global.agent_dir, clock: SystemClock }
+    pub fn new(global: Global, printer: Printer, signals: Arc<Signals>) -> Self {
+        Self { directory: global.directory, printer, agent_dir: global.agent_dir, clock: SystemClock, signals }
     }
 
     /// The config repository.
@@ -88,39 +93,112 @@ impl Context {
     /// Reads and checks the config; invalid is not a failure yet.
     pub fn load(&self) -> Result<(Tree, Loaded), Failure> {
         let tree = self.repository().tree()?;
-        let mut loaded = config::load(&tree);
+        let loaded = self.check(&tree, None);
+        Ok((tree, loaded))
+    }
+
+    /// Checks a config; `also` is a file that is read whether or not anything includes it.
+    pub fn check(&self, tree: &Tree, also: Option<&str>) -> Loaded {
+        let mut loaded = config::load_with(tree, also);
         if let Some(desired) = &loaded.desired {
             loaded.diagnostics.extend(reconcile::unlocked(desired));
             sort_diagnostics(&mut loaded.diagnostics);
         }
-        Ok((tree, loaded))
+        loaded
     }
 
     /// The config, or all its errors on the screen and exit 3.
     pub fn config(&self) -> Result<Config, Failure> {
         let (tree, loaded) = self.load()?;
         let (Some(desired), Some(digest)) = (loaded.desired, loaded.config_digest) else {
-            self.printer.findings(&report::diagnostics_text(&loaded.diagnostics, &tree, &Style::PLAIN));
-            let errors = loaded.diagnostics.iter().filter(|d| d.severity == Severity::Error).count();
-            return Err(Failure::new(
-                ExitCode::Invalid,
-                format!("the config is invalid ({errors} error{})", if errors == 1 { "" } else { "s" }),
-            ));
+            return Err(self.invalid(&tree, &loaded.diagnostics));
         };
         Ok(Config { desired, digest, standing: self.repository().standing()?, warnings: loaded.diagnostics })
     }
 
+    /// The config of a commit; its errors are those of that commit's files.
+    pub fn config_of(&self, revision: &str) -> Result<Config, Failure> {
+        let (tree, standing) = self.repository().committed(revision).map_err(|error| {
+            let known = matches!(error, RepositoryError::NoSuchCommit { .. });
+            let failure = Failure::from(error);
+            if known { failure.hint("a shallow clone lacks most commits: `git fetch` brings them") } else { failure }
+        })?;
+        let loaded = self.check(&tree, None);
+        let (Some(desired), Some(digest)) = (loaded.desired, loaded.config_digest) else {
+            return Err(self.invalid(&tree, &loaded.diagnostics));
+        };
+        Ok(Config { desired, digest, standing, warnings: loaded.diagnostics })
+    }
+
+    /// The config for looking and stopping: where it has errors and still says which cluster and which nodes, a
+    /// warning and what could be read of it.
+    pub fn config_as_far_as_it_goes(&self) -> Result<Config, Failure> {
+        let (tree, loaded) = self.load()?;
+        if let (Some(desired), Some(digest)) = (loaded.desired, loaded.config_digest) {
+            let standing = self.repository().standing().unwrap_or_default();
+            return Ok(Config { desired, digest, standing, warnings: loaded.diagnostics });
+        }
+        let Some(desired) = loaded.partial.filter(|desired| !desired.nodes.is_empty()) else {
+            return Err(self.invalid(&tree, &loaded.diagnostics));
+        };
+        let errors: Vec<&Diagnostic> = loaded.diagnostics.iter().filter(|d| d.severity == Severity::Error).collect();
+        let first = errors.first().map(|error| {
+            let place = match (&error.file, error.line) {
+                (Some(file), Some(line)) => format!("{file}:{line}: "),
+                _ => String::new(),
+            };
+            format!("; the first: {place}[{}] {}", error.id, error.message)
+        });
+        self.printer.warning(&format!(
+            "the config has {}{}\nwhat could be read of it is used; all errors: {}",
+            report::count(errors.len(), "error"),
+            first.unwrap_or_default(),
+            shell_words(&self.words("validate"))
+        ));
+        let digest = Digest::of_json(&desired);
+        let standing = self.repository().standing().unwrap_or_default();
+        Ok(Config { desired, digest, standing, warnings: loaded.diagnostics })
+    }
+
+    fn invalid(&self, tree: &Tree, diagnostics: &[Diagnostic]) -> Failure {
+        self.printer.findings(&report::diagnostics_text(diagnostics, tree, &Style::PLAIN));
+        let errors = diagnostics.iter().filter(|d| d.severity == Severity::Error).count();
+        Failure::new(ExitCode::Invalid, format!("the config is invalid ({})", report::count(errors, "error")))
+    }
+
     /// The nodes of a config.
     pub fn fleet(&self, desired: &Desired) -> ClusterFleet {
-        ClusterFleet::new(desired, &self.directory, self.agent_dir.clone())
+        let printer = self.printer;
+        let notice = Arc::new(move |text: &str| printer.warning(text));
+        ClusterFleet::new(desired, &self.directory, self.agent_dir.clone(), notice)
     }
 
     /// Facts from the nodes. Those that cannot be asked are reported as they are found out.
     pub async fn ask_nodes(&self, desired: &Desired, only: Option<&BTreeSet<String>>) -> Facts {
-        let observed = reconcile::observe(desired, &self.fleet(desired), &self.clock, only).await;
-        let Observed { inventory, specs, failures, nodes } = observed;
+        self.facts_of(reconcile::observe(desired, &self.fleet(desired), &self.clock, only).await)
+    }
+
+    /// The same, and the way between nodes and to providers measured where that is not known or is asked for.
+    pub async fn ask_and_measure(
+        &self,
+        desired: &Desired,
+        only: Option<&BTreeSet<String>>,
+        extent: reconcile::Extent,
+    ) -> Facts {
+        let mut observed = reconcile::observe(desired, &self.fleet(desired), &self.clock, only).await;
+        for note in reconcile::measure(desired, &mut observed, &SystemRandom, extent).await {
+            self.printer.note(&report::clean(&note));
+        }
+        self.facts_of(observed)
+    }
+
+    fn facts_of(&self, observed: Observed) -> Facts {
+        let Observed { inventory, specs, leases, failures, nodes, warnings, measured: _ } = observed;
+        for warning in &warnings {
+            self.printer.warning(warning);
+        }
         let unreachable = failures.into_iter().map(|(name, error)| (name, (error.to_string(), error.hint()))).collect();
-        Facts { inventory, specs, nodes, unreachable }
+        Facts { inventory, specs, leases, nodes, unreachable }
     }
 
     /// Facts from a file, without any network.
@@ -136,7 +214,13 @@ impl Context {
         let text = String::from_utf8(bytes)
             .map_err(|error| Failure::new(ExitCode::Invalid, format!("{} is not UTF-8: {error}", path.display())))?;
         let inventory = parse_inventory(&text)?;
-        Ok(Facts { inventory, specs: BTreeMap::new(), nodes: BTreeMap::new(), unreachable: BTreeMap::new() })
+        Ok(Facts {
+            inventory,
+            specs: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            unreachable: BTreeMap::new(),
+        })
     }
 
     /// Candidate weights of every model.
@@ -147,6 +231,37 @@ impl Context {
 
     /// The pipeline from facts to plan. Weights that cannot be read make it impossible: exit 3.
     pub async fn plan(&self, config: &Config, facts: &Facts, limits: &Limits) -> Result<Planned, Failure> {
+        self.plan_draining(config, facts, limits, &BTreeSet::new()).await
+    }
+
+    /// The same for a drain of these nodes.
+    pub async fn plan_draining(
+        &self,
+        config: &Config,
+        facts: &Facts,
+        limits: &Limits,
+        drain: &BTreeSet<String>,
+    ) -> Result<Planned, Failure> {
+        self.try_plan(config, facts, limits, drain).await?.map_err(|problems| {
+            for one in &problems {
+                let place = match (&one.file, one.line, one.column) {
+                    (Some(file), Some(line), Some(column)) => format!("{file}:{line}:{column}: "),
+                    _ => String::new(),
+                };
+                self.printer.error(&format!("{place}[{}] {}", one.id, one.message), one.hint.as_deref());
+            }
+            Failure::silent(ExitCode::Invalid)
+        })
+    }
+
+    /// As [`Self::plan_draining`]; what makes a plan impossible is returned and not printed.
+    pub async fn try_plan(
+        &self,
+        config: &Config,
+        facts: &Facts,
+        limits: &Limits,
+        drain: &BTreeSet<String>,
+    ) -> Result<Result<Planned, Vec<Diagnostic>>, Failure> {
         let candidates = self.candidates(&config.desired, &facts.inventory).await;
         let pipeline = Pipeline {
             desired: &config.desired,
@@ -156,18 +271,13 @@ impl Context {
             specs: &facts.specs,
             candidates: &candidates,
             limits,
+            drain,
             clock: &self.clock,
             warnings: config.warnings.iter().cloned().chain(self.foreign(config, facts)).collect(),
         };
-        let problems = pipeline.source_problems(facts.inventory.nodes.iter().any(|node| !node.reachable));
+        let problems = pipeline.impossible(facts.inventory.nodes.iter().any(|node| !node.reachable));
         if !problems.is_empty() {
-            for (model, problem) in &problems {
-                let place =
-                    config.desired.model_place(model).map(|place| format!("{}: ", place.short())).unwrap_or_default();
-                self.printer
-                    .error(&format!("{place}[{}] model `{model}`: {problem}", problem.id), problem.hint.as_deref());
-            }
-            return Err(Failure::silent(ExitCode::Invalid));
+            return Ok(Err(problems));
         }
         let planned = pipeline.run();
         if !planned.findings.is_empty() {
@@ -178,7 +288,7 @@ impl Context {
             )
             .hint("this is a fault of flock; please report it with `flock discover --format json`"));
         }
-        Ok(planned)
+        Ok(Ok(planned))
     }
 
     /// A warning where the cluster was last applied from a commit that this repository does not have.
@@ -248,9 +358,36 @@ impl Context {
         words
     }
 
+    /// How this flock is called, for commands that a text proposes.
+    pub fn called(&self) -> String {
+        let mut words = self.words("");
+        words.pop();
+        shell_words(&words)
+    }
+
+    /// Prints what is about to be done. A reader that went away did not take the order back.
+    pub fn show_before_acting(&self, text: &str) -> Result<(), Failure> {
+        match self.printer.data(text) {
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+            result => Ok(result?),
+        }
+    }
+
     /// How to lay out text on standard output.
     pub fn style(&self) -> Style {
         Style { colour: self.printer.colour(), width: self.printer.width() }
+    }
+
+    /// The nodes of the config, and those that are only remembered, that a selector names.
+    pub fn select(&self, selector: &str, desired: &Desired, facts: &Facts) -> Result<BTreeSet<String>, Failure> {
+        static NONE: BTreeMap<String, String> = BTreeMap::new();
+        let usage = |error: plan::SelectError| Failure::new(ExitCode::Usage, error.to_string());
+        let remembered = facts.inventory.nodes.iter().map(|node| (node.name.as_str(), &NONE));
+        let held = facts.inventory.member.holds.iter().map(|hold| (hold.node.as_str(), &NONE));
+        let configured = desired.nodes.iter().map(|(name, node)| (name.as_str(), &node.labels));
+        // Later entries win: a configured node keeps its labels.
+        let known: BTreeMap<&str, &BTreeMap<String, String>> = remembered.chain(held).chain(configured).collect();
+        Selection::parse(selector).map_err(usage)?.resolve(known).map_err(usage)
     }
 
     /// Parses one selector.

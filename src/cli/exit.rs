@@ -35,7 +35,7 @@ impl ExitCode {
     pub const TABLE: &'static [(ExitCode, &'static str)] = &[
         (Self::Success, "success, or nothing to do"),
         (Self::Failure, "any other failure: file, hub, git, network, internal"),
-        (Self::Differences, "differences found: plan --detailed-exitcode, drift --detailed-exitcode"),
+        (Self::Differences, "differences found: plan --detailed-exitcode, drift --detailed-exitcode, fmt --check"),
         (Self::Invalid, "the config, lock or inventory is invalid"),
         (Self::Infeasible, "infeasible: a model has fewer than its minimum of replicas"),
         (Self::Stale, "the saved plan is stale or not applicable"),
@@ -93,11 +93,44 @@ impl From<ExitCode> for std::process::ExitCode {
 mod tests {
     use super::ExitCode;
 
+    /// As the contract writes it; 1 stands where every other failure stands: below what says more, above success.
+    const ORDER: &[ExitCode] = &[
+        ExitCode::Usage,
+        ExitCode::Invalid,
+        ExitCode::Interrupted,
+        ExitCode::Leased,
+        ExitCode::Stale,
+        ExitCode::Failure,
+        ExitCode::Partial,
+        ExitCode::Refused,
+        ExitCode::Incomplete,
+        ExitCode::Infeasible,
+        ExitCode::Differences,
+        ExitCode::Success,
+    ];
+
     #[test]
     fn the_graver_code_wins_whatever_the_order() {
-        assert_eq!(ExitCode::Infeasible.or(ExitCode::Incomplete), ExitCode::Incomplete);
-        assert_eq!(ExitCode::Partial.or(ExitCode::Refused), ExitCode::Partial);
-        assert_eq!(ExitCode::Differences.or(ExitCode::Success), ExitCode::Differences);
-        assert_eq!(ExitCode::Success.or(ExitCode::Infeasible), ExitCode::Infeasible);
+        for (place, graver) in ORDER.iter().enumerate() {
+            for lesser in &ORDER[place..] {
+                assert_eq!((graver.or(*lesser), lesser.or(*graver)), (*graver, *graver), "{graver:?}, {lesser:?}");
+            }
+        }
+        // Of any number of codes, in any grouping.
+        let all = ORDER.iter().rev().copied().fold(ExitCode::Success, ExitCode::or);
+        assert_eq!(all, ExitCode::Usage);
+    }
+
+    /// The order and the numbers are those that `flock help exit-codes` prints, and every code is in the table.
+    #[test]
+    fn the_help_says_the_order_that_the_code_has() {
+        let numbers: Vec<String> =
+            ORDER.iter().filter(|code| **code != ExitCode::Failure).map(|code| (*code as u8).to_string()).collect();
+        let help = ExitCode::help();
+        assert!(help.contains(&format!("the first that applies: {};", numbers.join(", "))), "{help}");
+        assert_eq!(numbers.join(", "), "64, 3, 130, 6, 5, 8, 7, 9, 4, 2, 0");
+        let listed: Vec<u8> = ExitCode::TABLE.iter().map(|(code, _)| *code as u8).collect();
+        assert_eq!(listed, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 64, 130]);
+        assert!(ORDER.iter().all(|code| listed.contains(&(*code as u8))) && ORDER.len() == listed.len());
     }
 }

@@ -9,6 +9,7 @@ use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
 use super::printer::Printer;
+use super::signals::Signals;
 use super::util_linux;
 
 /// Runs flock with these arguments (the program's name first).
@@ -26,8 +27,10 @@ pub fn run(arguments: Vec<std::ffi::OsString>) -> ExitCode {
             return ExitCode::Failure;
         }
     };
-    let context = Context::new(cli.global, printer);
-    let result = runtime.block_on(dispatch(&context, cli.command));
+    let result = runtime.block_on(async {
+        let context = Context::new(cli.global, printer, Signals::listen(printer));
+        dispatch(&context, cli.command).await
+    });
     // Hashing or reading that nobody waits for any more must not hold the process.
     runtime.shutdown_background();
     match result {
@@ -45,6 +48,9 @@ async fn dispatch(context: &Context, command: Command) -> Result<ExitCode, Failu
     match command {
         Command::Init(args) => commands::init::run(context, &args),
         Command::Validate(args) => commands::validate::run(context, &args).await,
+        Command::Fmt(args) => commands::fmt::run(context, &args),
+        Command::Schema(args) => commands::schema::run(context, &args),
+        Command::Doctor(args) => commands::doctor::run(context, &args).await,
         Command::Discover(args) => commands::discover::run(context, &args).await,
         Command::Size(args) => commands::size::run(context, &args).await,
         Command::Plan(args) => commands::plan::run(context, &args).await,
@@ -58,6 +64,13 @@ async fn dispatch(context: &Context, command: Command) -> Result<ExitCode, Failu
         Command::Destroy(args) => commands::destroy::run(context, &args).await,
         Command::Protect(args) => commands::protect::protect(context, &args).await,
         Command::Unprotect(args) => commands::protect::unprotect(context, &args).await,
+        Command::Cordon(args) => commands::cordon::cordon(context, &args).await,
+        Command::Uncordon(args) => commands::cordon::uncordon(context, &args).await,
+        Command::Drain(args) => commands::drain::run(context, &args).await,
+        Command::Lease(args) => commands::lease::run(context, &args).await,
+        Command::History(args) => commands::history::run(context, &args).await,
+        Command::Forward(args) => commands::forward::run(context, &args).await,
+        Command::Graph(args) => commands::graph::run(context, &args).await,
         Command::Completions(args) => commands::completions::run(context, &args),
         Command::Help(args) => commands::help::run(context, &args),
     }
@@ -66,10 +79,19 @@ async fn dispatch(context: &Context, command: Command) -> Result<ExitCode, Failu
 /// clap's own exit code for a wrong command line is 2, which means "differences" here.
 fn usage(error: &clap::Error, arguments: &[std::ffi::OsString]) -> ExitCode {
     let asked_for_help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-    // A reader that went away is no failure.
-    let _ = error.print();
+    let printed = error.print().and_then(|()| std::io::Write::flush(&mut std::io::stdout()));
     if asked_for_help {
-        return ExitCode::Success;
+        return match printed {
+            Ok(()) => ExitCode::Success,
+            Err(error) => {
+                // A reader that went away is no failure; a full disk is one.
+                let failure = Failure::from(error);
+                if !failure.message.is_empty() {
+                    Printer::new(false).error(&failure.message, None);
+                }
+                failure.code
+            }
+        };
     }
     let words: Vec<String> = arguments.iter().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();
     if util_linux::looks_like_file_lock(&words) {

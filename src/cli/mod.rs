@@ -14,6 +14,7 @@ mod main;
 mod printer;
 mod progress;
 mod prompt;
+mod signals;
 mod user;
 mod util_linux;
 

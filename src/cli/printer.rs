@@ -2,6 +2,8 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use crate::report;
+
 /// Output settings of one run.
 #[derive(Debug, Clone, Copy)]
 pub struct Printer {
@@ -19,6 +21,20 @@ impl Printer {
             quiet,
             colour_out: !forbidden && io::stdout().is_terminal(),
             colour_err: !forbidden && io::stderr().is_terminal(),
+        }
+    }
+
+    /// Whether only data, warnings and errors are printed.
+    pub fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
+    /// Returns when the reader of a pipe has gone away; never, where standard output is something else.
+    pub async fn reader_gone(&self) {
+        // Opened anew: the description that is shared with the caller must stay blocking.
+        match tokio::net::unix::pipe::OpenOptions::new().open_sender("/proc/self/fd/1") {
+            Ok(pipe) => drop(pipe.ready(tokio::io::Interest::ERROR).await),
+            Err(_) => std::future::pending().await,
         }
     }
 
@@ -57,10 +73,16 @@ impl Printer {
         out.flush()
     }
 
-    /// Prints a message unless `--quiet`. A closed standard error is no failure.
+    /// Prints what a model or an engine wrote, as it comes: no terminal is to obey it, and no file to hide it.
+    pub fn foreign(&self, text: &str) -> io::Result<()> {
+        self.raw(&report::clean(text))
+    }
+
+    /// Prints a message unless `--quiet`. A closed standard error is no failure. Here and below: words of nodes and
+    /// engines may be in it.
     pub fn note(&self, text: &str) {
         if !self.quiet {
-            let _ = writeln!(io::stderr().lock(), "{text}");
+            let _ = writeln!(io::stderr().lock(), "{}", report::clean(text));
         }
     }
 
@@ -72,16 +94,16 @@ impl Printer {
     /// Prints a warning, also with `--quiet`.
     pub fn warning(&self, text: &str) {
         let head = if self.colour_err { "\u{1b}[33mwarning:\u{1b}[0m" } else { "warning:" };
-        let _ = writeln!(io::stderr().lock(), "{head} {text}");
+        let _ = writeln!(io::stderr().lock(), "{head} {}", report::clean(text));
     }
 
     /// Prints an error and its hint.
     pub fn error(&self, message: &str, hint: Option<&str>) {
         let mut err = io::stderr().lock();
         let head = if self.colour_err { "\u{1b}[31merror:\u{1b}[0m" } else { "error:" };
-        let _ = writeln!(err, "{head} {message}");
+        let _ = writeln!(err, "{head} {}", report::clean(message));
         if let Some(hint) = hint {
-            let _ = writeln!(err, "\nhint: {hint}");
+            let _ = writeln!(err, "\nhint: {}", report::clean(hint));
         }
     }
 }

@@ -5,11 +5,16 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use super::exit::ExitCode;
 use super::failure::Failure;
 
-/// Asks a yes-or-no question on the terminal; only the word `yes` agrees.
-pub fn confirm(question: &str) -> Result<(), Failure> {
+/// What to do without a terminal, where the question is about a plan of `flock apply`.
+pub const YES_OR_PLAN: &str =
+    "give --yes, or save the plan with `flock plan --out plan.json`, review it, and run `flock apply plan.json`";
+/// The same where it is about anything else.
+pub const YES: &str = "give --yes where this is meant";
+
+/// Asks a yes-or-no question on the terminal; only the word `yes` agrees. `otherwise` is the hint without one.
+pub fn confirm(question: &str, otherwise: &str) -> Result<(), Failure> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        return Err(Failure::new(ExitCode::Usage, "this needs an answer and there is no terminal")
-            .hint("give --yes, or save the plan with `flock plan --out plan.json`, review it, and run `flock apply plan.json`"));
+        return Err(Failure::new(ExitCode::Usage, "this needs an answer and there is no terminal").hint(otherwise));
     }
     let mut err = io::stderr().lock();
     write!(err, "{question} Only `yes` is taken as consent: ")?;

@@ -2,23 +2,27 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::cli::args::{AmountArg, Selectors};
 use crate::cli::context::{Config, Context, Facts, shell_words};
 use crate::cli::exit::ExitCode;
 use crate::cli::failure::Failure;
 use crate::cli::prompt;
-use crate::plan::{self, Limits, Plan, Strength};
+use crate::plan::{self, Limits, Plan};
 use crate::report::{self, PlanView};
 
+use super::acting;
 use super::carry_out::{CarryOut, carry_out};
 use super::plan::infeasible;
 use super::show::read_plan;
 
-/// Make it so: plan, show, ask, converge. With a plan file: exactly that plan, without asking, or exit 5.
+/// Make it so: plan, show, ask, converge.
 ///
-/// Safe to run again at any time: it continues from what is. Ctrl-C once finishes what is in flight.
+/// With a plan file: exactly that plan, without asking, or exit 5.
+///
+/// Safe to run again at any time: it continues from what is. Ctrl-C once finishes what is in flight and begins
+/// nothing more; twice ends at once.
 #[derive(Debug, Args)]
 pub struct ApplyArgs {
     /// A plan saved by `flock plan --out`
@@ -35,8 +39,21 @@ pub struct ApplyArgs {
     /// Begin nothing more after this many failures
     #[arg(long, value_name = "N")]
     max_fail: Option<usize>,
+    /// How far to go: only bring the weights, so that later changes are fast, or everything
+    #[arg(long, value_enum, default_value_t, value_name = "GOAL", conflicts_with = "plan")]
+    goal: Goal,
     #[command(flatten)]
     amount: AmountArg,
+}
+
+/// How far an apply goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+enum Goal {
+    /// Bring weights to the nodes; start and stop nothing
+    Prefetch,
+    /// Everything
+    #[default]
+    All,
 }
 
 /// Runs the command.
@@ -51,17 +68,9 @@ pub async fn run(context: &Context, args: &ApplyArgs) -> Result<ExitCode, Failur
     let unreachable = context.report_unreachable(&config.desired, &facts, &limits);
     let after = unreachable.or(infeasible(&plan));
     let wanted = plan::consent(&plan);
-    if let Some(whole) = wanted.iter().find(|consent| consent.strength == Strength::RefusedWhole) {
-        return Err(Failure::new(ExitCode::Refused, format!("nothing was changed: {}", whole.text)));
-    }
-    let refused = if wanted.iter().any(|consent| consent.strength == Strength::Refused) {
-        ExitCode::Refused
-    } else {
-        ExitCode::Success
-    };
+    let refused = acting::refused(&wanted)?;
     if !plan.steps.is_empty() && !args.yes && args.plan.is_none() {
-        context.printer.findings(&format!("\n{}", report::consent_text(&wanted, &context.style())));
-        prompt::confirm("Do you agree?")?;
+        acting::agree(context, &wanted, "Do you agree?", prompt::YES_OR_PLAN)?;
     }
     let carried = carry_out(
         context,
@@ -74,6 +83,7 @@ pub async fn run(context: &Context, args: &ApplyArgs) -> Result<ExitCode, Failur
             destroy: false,
             limits: &limits,
             again: again(context, args),
+            action: "apply",
         },
     )
     .await?;
@@ -88,17 +98,22 @@ async fn fresh(
 ) -> Result<(Plan, Facts), Failure> {
     let facts = context.ask_nodes(&config.desired, None).await;
     context.check_limits(limits, &config.desired, Some(&facts))?;
-    let planned = context.plan(config, &facts, limits).await?;
+    let mut plan = context.plan(config, &facts, limits).await?.plan;
+    if args.goal == Goal::Prefetch {
+        plan = plan::only_fetches(&plan);
+    }
     let missing = plan::unreachable_nodes(&config.desired, &facts.inventory, limits);
     let view = PlanView {
         inventory: Some(&facts.inventory),
         amount: args.amount.amount(),
         saved_to: None,
         applying: true,
+        flock: Some(&context.called()),
         missing: Some(&missing),
+        against: None,
     };
-    context.printer.data(&report::plan_text(&planned.plan, &view, &context.style()))?;
-    Ok((planned.plan, facts))
+    acting::show(context, &plan, &view, args.yes)?;
+    Ok((plan, facts))
 }
 
 /// A saved plan holds for the config and the facts it was made from, and for nothing else.
@@ -111,8 +126,16 @@ async fn saved(context: &Context, config: &Config, path: &std::path::Path) -> Re
     if plan.seal.as_deref() != Some(plan::seal(&plan).to_string().as_str()) {
         return Err(refuse(vec!["it is not as `flock plan --out` saved it".to_owned()]));
     }
-    if plan.config_digest != config.digest.to_string() {
-        return Err(refuse(vec!["the config has another meaning since the plan was saved".to_owned()]));
+    let cluster = &config.desired.cluster.name.value;
+    if plan.cluster != *cluster {
+        return Err(refuse(vec![format!("it is a plan for cluster `{}`, the config is of `{cluster}`", plan.cluster)]));
+    }
+    let digest = config.digest.to_string();
+    if plan.config_digest != digest {
+        let (was, is) = (report::short_digest(&plan.config_digest), report::short_digest(&digest));
+        let was = format!("{was}, {}", commit(plan.commit.as_deref(), plan.dirty));
+        let is = format!("{is}, {}", commit(config.standing.commit.as_deref(), config.standing.dirty));
+        return Err(refuse(vec![format!("the config has another meaning since the plan: {was} -> {is}")]));
     }
     if plan.guards.is_empty() && !plan.steps.is_empty() {
         return Err(refuse(vec!["it holds no guards; it was not written by `flock plan --out`".to_owned()]));
@@ -122,13 +145,21 @@ async fn saved(context: &Context, config: &Config, path: &std::path::Path) -> Re
     if moved.is_empty() { Ok((plan, facts)) } else { Err(refuse(moved)) }
 }
 
-fn at_least_one(text: &str) -> Result<usize, String> {
+fn commit(commit: Option<&str>, dirty: bool) -> String {
+    let commit = commit.map_or("no commit".to_owned(), |hex| format!("commit {}", hex.get(..10).unwrap_or(hex)));
+    if dirty { format!("{commit} + changes not committed") } else { commit }
+}
+
+pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "a whole number from 1".to_owned())
 }
 
 /// The command that continues what this one could not finish.
 fn again(context: &Context, args: &ApplyArgs) -> String {
     let mut words = context.words("apply");
+    if args.goal == Goal::Prefetch {
+        words.push("--goal=prefetch".to_owned());
+    }
     for (flag, value) in [("--on", &args.selectors.on), ("--exclude", &args.selectors.exclude)] {
         if let Some(value) = value {
             words.extend([flag.to_owned(), value.clone()]);

@@ -2,21 +2,19 @@
 
 use clap::Args;
 
-use crate::base::InstanceState;
 use crate::chat::Message;
 use crate::cli::context::Context;
 use crate::cli::exit::ExitCode;
 use crate::cli::failure::Failure;
 use crate::edge::EngineCompletions;
-use crate::inventory::{Request, Response};
 use crate::ports::{Completions, Question};
 
-use super::instances::{Found, find_instances};
+use super::instances::{Access, Found, access, find_instances, first_ready};
 
-/// Ask a model one question; the answer is printed as it comes.
+/// Ask a model one question.
 ///
-/// The request goes through the connection to the node (SSH, for a node reached over SSH) to the engine on
-/// the node's loopback.
+/// The answer is printed as it comes. The request goes through the connection to the node (SSH, for a node reached
+/// over SSH) to the engine on the node's loopback.
 #[derive(Debug, Args)]
 pub struct AskArgs {
     /// The model
@@ -33,28 +31,16 @@ pub struct AskArgs {
 
 /// Runs the command.
 pub async fn run(context: &Context, args: &AskArgs) -> Result<ExitCode, Failure> {
-    let found = find_instances(context, &args.name, args.replica).await?;
-    let Some(Found { node, facts }) = found.iter().find(|found| found.facts.state == InstanceState::Ready) else {
-        let states: Vec<String> =
-            found.iter().map(|found| format!("{} on {}", found.facts.state, found.node.name())).collect();
-        return Err(Failure::new(
-            ExitCode::Failure,
-            format!("no instance of `{}` is ready ({})", args.name, states.join(", ")),
-        )
-        .hint(format!("`flock status {0}` and `flock logs {0}` say more", args.name)));
-    };
-    let (key, port, served_name) = match node.call(Request::Key { instance: facts.instance.clone() }).await? {
-        Response::Key { key, port, served_name } => (key, port, served_name),
-        other => {
-            return Err(Failure::new(ExitCode::Failure, format!("unexpected answer of {}: {other:?}", node.name())));
-        }
-    };
+    let config = context.config_as_far_as_it_goes()?;
+    let found = find_instances(context, &config, &args.name, args.replica).await?;
+    let Found { node, facts } = first_ready(&args.name, &found)?;
+    let Access { key, port, served_name } = access(node.as_ref(), &facts.instance).await?;
     let messages = vec![Message::user(args.question.clone())];
     let question = Question { port, key, served_name, messages, max_tokens: Some(args.max_tokens) };
     let printer = context.printer;
     let print = |delta: &str| {
         // A reader that went away shows at the end, when the whole answer is written.
-        let _ = printer.raw(delta);
+        let _ = printer.foreign(delta);
     };
     let answer = EngineCompletions::default().ask(node.as_ref(), &question, &print).await.map_err(|error| {
         Failure::new(ExitCode::Failure, format!("`{}` on {}: {error}", args.name, node.name()))

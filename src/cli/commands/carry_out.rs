@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use crate::base::InstanceState;
 use crate::cli::context::{Config, Context, Facts};
@@ -12,10 +12,10 @@ use crate::cli::failure::Failure;
 use crate::cli::progress::Progress;
 use crate::cli::user::whoami;
 use crate::converge::{Converge, ConvergeError, Converged, LeaseError};
-use crate::edge::SystemRandom;
+use crate::edge::{SystemProcesses, SystemRandom};
 use crate::inventory::{MemberInstance, MemberNode};
 use crate::plan::{self, Limits, Plan};
-use crate::ports::Node;
+use crate::ports::{Node, Processes as _};
 use crate::report;
 
 /// A plan and how to carry it out.
@@ -36,6 +36,8 @@ pub struct CarryOut<'a> {
     pub limits: &'a Limits,
     /// The command that continues.
     pub again: String,
+    /// What was asked for, as the record on the nodes names it.
+    pub action: &'static str,
 }
 
 /// Runs the plan's steps, and writes the member record even where there are none to run.
@@ -54,12 +56,16 @@ pub async fn carry_out(context: &Context, what: CarryOut<'_>) -> Result<ExitCode
         what.config.desired.policies.protect.iter().map(|model| model.value.clone()).collect();
     let leaving = leaving(context, &what);
     let starting = starting(what.facts, what.plan);
-    if what.plan.steps.is_empty() && !what.destroy && starting.is_empty() && recorded(&what, &member_nodes, &protect) {
+    let running = running(what.facts);
+    if what.plan.steps.is_empty()
+        && !what.destroy
+        && starting.is_empty()
+        && recorded(&what, &member_nodes, &protect, &running)
+    {
         return Ok(ExitCode::Success);
     }
     let (events, received) = mpsc::unbounded_channel();
-    let (interrupt, interrupted) = watch::channel(false);
-    let listener = tokio::spawn(listen_for_interrupt(context.printer, interrupt));
+    let careful = context.signals.carefully();
     let progress = tokio::spawn(Progress::new(context.printer, what.plan).show(received));
     let converge = Converge {
         plan: what.plan,
@@ -68,31 +74,35 @@ pub async fn carry_out(context: &Context, what: CarryOut<'_>) -> Result<ExitCode
         member_nodes,
         leaving,
         generations: what.facts.generations(),
+        spare: spare(&what, &nodes),
         starting,
-        running: running(what.facts),
+        held: held(what.facts),
+        running,
         protect: &protect,
         parallel: what.parallel,
         max_fail: what.max_fail,
         by: whoami(),
+        action: what.action,
         destroy: what.destroy,
         clock: &context.clock,
         random: &SystemRandom,
+        processes: &SystemProcesses,
         events,
-        interrupt: interrupted,
+        interrupt: careful.interrupted(),
     };
     let result = converge.run().await;
-    listener.abort();
     // The channel is closed now, so this ends as soon as the last line is printed.
     let _ = progress.await;
     futures::future::join_all(nodes.values().map(|node| node.close())).await;
     let Converged { outcome, problems, lease_lost } = result.map_err(failure)?;
-    if !what.plan.steps.is_empty() {
-        context.printer.data(&report::outcome_text(&outcome, what.plan, &what.again, &context.style()))?;
-    }
+    let printed = match what.plan.steps.is_empty() || (context.printer.is_quiet() && outcome.complete()) {
+        true => Ok(()),
+        false => context.printer.data(&report::outcome_text(&outcome, what.plan, &what.again, &context.style())),
+    };
     for problem in &problems {
         context.printer.error(problem, None);
     }
-    Ok(if outcome.interrupted {
+    let code = if outcome.interrupted {
         ExitCode::Interrupted
     } else if lease_lost {
         ExitCode::Leased
@@ -102,13 +112,18 @@ pub async fn carry_out(context: &Context, what: CarryOut<'_>) -> Result<ExitCode
         ExitCode::Failure
     } else {
         ExitCode::Partial
-    })
+    };
+    if code == ExitCode::Success {
+        printed?;
+    }
+    // A reader or a terminal that went away does not turn a failure into another one.
+    Ok(code)
 }
 
 fn failure(error: ConvergeError) -> Failure {
     match error {
         ConvergeError::Lease(error @ LeaseError::Held { .. }) => Failure::new(ExitCode::Leased, error.to_string())
-            .hint("wait for it; a lease whose holder died ends by itself within half a minute"),
+            .hint("wait for it; a lease whose holder died ends by itself within half a minute, `flock lease break` ends one that hangs"),
         ConvergeError::Lease(error @ LeaseError::Moved { .. }) => {
             Failure::new(ExitCode::Stale, error.to_string()).hint("nothing was begun; plan again")
         }
@@ -136,13 +151,29 @@ async fn member_nodes(
     let mut members = Vec::new();
     for name in what.config.desired.nodes.keys() {
         let known = what.facts.inventory.member.nodes.iter().find(|member| &member.name == name);
-        let host_key = match nodes.get(name) {
+        let verified = match nodes.get(name) {
             Some(node) => node.host_key().await,
-            None => known.and_then(|known| known.host_key.clone()),
+            None => None,
         };
-        members.extend(fleet.member_node(name, host_key));
+        members.extend(fleet.member_node(name, verified).map(|member| with_known_key(member, known)));
     }
     members
+}
+
+/// A node as it was reached, with the key that an earlier apply verified there where none was verified now: a node that
+/// is away, a connection that ended meanwhile.
+fn with_known_key(mut member: MemberNode, known: Option<&MemberNode>) -> MemberNode {
+    let same = known.filter(|known| known.address == member.address && known.port == member.port);
+    member.host_key = member.host_key.or_else(|| same.and_then(|known| known.host_key.clone()));
+    member
+}
+
+/// Nodes that the selection leaves out and that no step touches all the same.
+fn spare(what: &CarryOut<'_>, nodes: &BTreeMap<String, Arc<dyn Node>>) -> BTreeSet<String> {
+    let touched = plan::touched(&what.plan.steps);
+    let labels = |name: &str| what.facts.inventory.node(name).map(|node| node.labels.clone()).unwrap_or_default();
+    let left_out = nodes.keys().filter(|name| !what.limits.allow(name, &labels(name)) && !touched.contains(*name));
+    left_out.cloned().collect()
 }
 
 /// Planned instances that no step touches and that have not answered yet.
@@ -156,11 +187,16 @@ fn starting(facts: &Facts, plan: &Plan) -> BTreeSet<String> {
         .collect()
 }
 
-/// What serves now, and what a node that is away is believed to serve.
+/// Every instance that any node has.
+fn held(facts: &Facts) -> BTreeSet<(String, String)> {
+    plan::observe(&facts.inventory, &facts.specs).into_iter().map(|found| (found.node, found.instance)).collect()
+}
+
+/// What serves now, and what a node that is away is believed to serve; in the record's order.
 fn running(facts: &Facts) -> Vec<MemberInstance> {
     let observed = plan::observe(&facts.inventory, &facts.specs);
     let serving = observed.into_iter().filter(|found| found.serving() || !found.reachable);
-    serving
+    let mut running: Vec<MemberInstance> = serving
         .map(|found| MemberInstance {
             node: found.node,
             instance: found.instance,
@@ -172,7 +208,9 @@ fn running(facts: &Facts) -> Vec<MemberInstance> {
             accelerators: found.accelerators,
             port: found.port,
         })
-        .collect()
+        .collect();
+    running.sort_by(|a, b| (&a.model, a.replica, &a.node).cmp(&(&b.model, b.replica, &b.node)));
+    running
 }
 
 /// Nodes that left the config and are still remembered. One that does not answer and is left out by name is given up:
@@ -194,18 +232,41 @@ fn leaving(context: &Context, what: &CarryOut<'_>) -> Vec<MemberNode> {
     leaving
 }
 
-/// Whether the nodes know already what this apply would tell them.
-fn recorded(what: &CarryOut<'_>, members: &[MemberNode], protect: &BTreeSet<String>) -> bool {
+/// Whether the nodes know already what this apply would tell them, and no apply that died after its last step left them
+/// with less.
+fn recorded(
+    what: &CarryOut<'_>,
+    members: &[MemberNode],
+    protect: &BTreeSet<String>,
+    running: &[MemberInstance],
+) -> bool {
     let member = &what.facts.inventory.member;
-    member.nodes == members && protect.iter().all(|model| member.protections.iter().any(|known| &known.model == model))
+    let mut holders = what.facts.leases.values().filter_map(|lease| lease.process.as_ref());
+    member.nodes == members
+        && member.instances == running
+        && !holders.any(|process| SystemProcesses.has_ended(process))
+        && protect.iter().all(|model| member.protections.iter().any(|known| &known.model == model))
 }
 
-async fn listen_for_interrupt(printer: crate::cli::printer::Printer, interrupt: watch::Sender<bool>) {
-    if tokio::signal::ctrl_c().await.is_ok() {
-        printer.note("\nfinishing what is in flight; nothing more is begun (Ctrl-C again stops at once)");
-        let _ = interrupt.send(true);
-        if tokio::signal::ctrl_c().await.is_ok() {
-            std::process::exit(crate::cli::exit::ExitCode::Interrupted as i32);
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verified_key_is_not_forgotten_and_not_given_to_another_machine() {
+        let member = |address: &str, key: Option<&str>| MemberNode {
+            name: "ada-1".into(),
+            address: address.into(),
+            port: 22,
+            host_key: key.map(str::to_owned),
+            ..MemberNode::default()
+        };
+        let known = member("10.0.0.1", Some("old"));
+        let key = |member, known| with_known_key(member, known).host_key;
+        assert_eq!(key(member("10.0.0.1", None), Some(&known)).as_deref(), Some("old"));
+        assert_eq!(key(member("10.0.0.1", Some("new")), Some(&known)).as_deref(), Some("new"));
+        assert_eq!(key(member("10.0.0.2", None), Some(&known)), None);
+        assert_eq!(key(MemberNode { port: 2222, ..member("10.0.0.1", None) }, Some(&known)), None);
+        assert_eq!(key(member("10.0.0.1", None), None), None);
     }
 }

@@ -6,9 +6,10 @@ use crate::cli::context::{Context, shell_words};
 use crate::cli::exit::ExitCode;
 use crate::cli::failure::Failure;
 use crate::cli::prompt;
-use crate::plan::{self, DestroyInput, Limits, Strength};
+use crate::plan::{self, DestroyInput, Limits};
 use crate::report::{self, PlanView};
 
+use super::acting;
 use super::carry_out::{CarryOut, carry_out};
 
 /// Stop everything flock started for this cluster, and only that.
@@ -26,7 +27,7 @@ pub struct DestroyArgs {
 
 /// Runs the command.
 pub async fn run(context: &Context, args: &DestroyArgs) -> Result<ExitCode, Failure> {
-    let config = context.config()?;
+    let config = context.config_as_far_as_it_goes()?;
     let facts = context.ask_nodes(&config.desired, None).await;
     let limits = Limits { on: None, exclude: context.selection(args.exclude.as_deref())? };
     context.check_limits(&limits, &config.desired, Some(&facts))?;
@@ -40,15 +41,16 @@ pub async fn run(context: &Context, args: &DestroyArgs) -> Result<ExitCode, Fail
         limits: limits.clone(),
     });
     let view = PlanView { inventory: Some(&facts.inventory), applying: true, ..PlanView::default() };
-    context.printer.data(&report::plan_text(&plan, &view, &context.style()))?;
+    acting::show(context, &plan, &view, args.yes)?;
     let unreachable = context.report_unreachable(&config.desired, &facts, &limits);
-    let refused = plan::consent(&plan).iter().any(|consent| consent.strength >= Strength::Refused);
+    let refused = acting::refused(&plan::consent(&plan))?;
     if !plan.steps.is_empty() && !args.yes {
-        prompt::confirm(&format!(
+        let question = format!(
             "\nStop {} of cluster `{}`?",
             report::count(plan.steps.len(), "instance"),
             config.desired.cluster.name.value
-        ))?;
+        );
+        prompt::confirm(&question, prompt::YES)?;
     }
     let carried = carry_out(
         context,
@@ -59,12 +61,12 @@ pub async fn run(context: &Context, args: &DestroyArgs) -> Result<ExitCode, Fail
             parallel: 10,
             max_fail: None,
             // What is protected or unreachable keeps its agents.
-            destroy: !refused && unreachable == ExitCode::Success,
+            destroy: refused == ExitCode::Success && unreachable == ExitCode::Success,
             again: shell_words(&context.words("destroy")),
             limits: &limits,
+            action: "destroy",
         },
     )
     .await?;
-    let refused = if refused { ExitCode::Refused } else { ExitCode::Success };
     Ok(carried.or(refused).or(unreachable))
 }

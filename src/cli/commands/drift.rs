@@ -9,9 +9,9 @@ use crate::cli::failure::Failure;
 use crate::plan::{self, Limits};
 use crate::report::{self, DriftDocument};
 
-/// Show only what the world changed by itself: engines that died, files that vanished, GPUs that were lost.
+/// Show only what the world changed by itself.
 ///
-/// What the config changed is `flock plan`'s business.
+/// Engines that died, files that vanished, GPUs that were lost. What the config changed is `flock plan`'s business.
 #[derive(Debug, Args)]
 pub struct DriftArgs {
     /// Exit 2 when there is drift
@@ -23,7 +23,7 @@ pub struct DriftArgs {
 
 /// Runs the command.
 pub async fn run(context: &Context, args: &DriftArgs) -> Result<ExitCode, Failure> {
-    let config = context.config()?;
+    let config = context.config_as_far_as_it_goes()?;
     let facts = context.ask_nodes(&config.desired, None).await;
     let observed = plan::observe(&facts.inventory, &facts.specs);
     let drift = plan::drift(&facts.inventory, &facts.specs, &observed);

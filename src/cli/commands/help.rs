@@ -6,9 +6,7 @@ use crate::cli::args::Cli;
 use crate::cli::context::Context;
 use crate::cli::exit::ExitCode;
 use crate::cli::failure::Failure;
-use crate::config::{CONFIG_DIAGNOSTICS, DiagnosticId};
-use crate::plan::PLAN_DIAGNOSTICS;
-use crate::reconcile::SOURCE_DIAGNOSTICS;
+use crate::config::DiagnosticId;
 
 /// Print help for a command, or about `exit-codes` or `diagnostics`.
 #[derive(Debug, Args)]
@@ -19,7 +17,9 @@ pub struct HelpArgs {
 
 /// Runs the command.
 pub fn run(context: &Context, args: &HelpArgs) -> Result<ExitCode, Failure> {
+    // Built, a command knows its full name: `flock init`.
     let mut command = Cli::command();
+    command.build();
     let text = match args.topic.as_deref() {
         None => command.render_long_help().to_string(),
         Some("exit-codes") => ExitCode::help(),
@@ -38,10 +38,8 @@ pub fn run(context: &Context, args: &HelpArgs) -> Result<ExitCode, Failure> {
 
 /// Every identifier of every room, in order.
 fn diagnostics() -> String {
-    let mut all: Vec<_> = [CONFIG_DIAGNOSTICS, SOURCE_DIAGNOSTICS, PLAN_DIAGNOSTICS].concat();
-    all.sort_by_key(|known| known.id);
     let mut text = String::from("What flock's findings mean. An identifier is never reused for another meaning.\n");
-    for DiagnosticId { id, title, explanation } in all {
+    for DiagnosticId { id, title, explanation } in crate::report::known_diagnostics() {
         text.push_str(&format!("\n{id}  {title}\n"));
         for line in crate::report::wrap(explanation, 92) {
             text.push_str(&format!("        {line}\n"));

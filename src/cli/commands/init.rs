@@ -18,9 +18,10 @@ pub(crate) const FILES: &[(&str, &str)] = &[
     (".github/workflows/flock.yml", include_str!("../templates/ci.yml")),
 ];
 
-/// Write a config repository to begin with: cluster.kdl, a workflow, a policy and a CI workflow.
+/// Write a config repository to begin with.
 ///
-/// Files that exist are never overwritten: then nothing is written at all.
+/// cluster.kdl, a workflow, a policy and a CI workflow. Files that exist are never overwritten: then nothing is
+/// written at all.
 #[derive(Debug, Args)]
 pub struct InitArgs {
     /// Where to (default: the folder of -C)
@@ -76,7 +77,10 @@ pub fn run(context: &Context, args: &InitArgs) -> Result<ExitCode, Failure> {
     let go = if root.as_os_str() == "." { String::new() } else { format!("-C {} ", root.display()) };
     context
         .printer
-        .note(&format!("\nNext: put a model into cluster.kdl, then `flock {go}validate` and `flock {go}plan`."));
+        .note(&format!("\nNext: put a model into cluster.kdl, then `flock {go}validate` and `flock {go}plan`. Keep it in git: `git -C {} \
+             init`, `git -C {} add -A`, commit; plans name the commit.",
+            root.display(),
+            root.display()));
     Ok(ExitCode::Success)
 }
 

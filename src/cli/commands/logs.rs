@@ -33,7 +33,8 @@ pub struct LogsArgs {
 
 /// Runs the command.
 pub async fn run(context: &Context, args: &LogsArgs) -> Result<ExitCode, Failure> {
-    let found = find_instances(context, &args.name, args.replica).await?;
+    let config = context.config_as_far_as_it_goes()?;
+    let found = find_instances(context, &config, &args.name, args.replica).await?;
     if args.follow && found.len() > 1 {
         return Err(Failure::new(ExitCode::Usage, format!("`{}` has {} instances", args.name, found.len()))
             .hint("choose one with --replica"));
@@ -44,7 +45,7 @@ pub async fn run(context: &Context, args: &LogsArgs) -> Result<ExitCode, Failure
             context.printer.data(&format!("==> {} replica {} on {} <==", facts.model, facts.replica, node.name()))?;
         }
         let (next, text) = read(node, &facts.instance, None, TAIL_BYTES).await?;
-        context.printer.raw(&text)?;
+        context.printer.foreign(&text)?;
         if args.follow {
             follow(context, node, &facts.instance, next).await?;
         }
@@ -54,13 +55,19 @@ pub async fn run(context: &Context, args: &LogsArgs) -> Result<ExitCode, Failure
 
 /// Until it is interrupted, or its reader or the node goes away.
 async fn follow(context: &Context, node: &Arc<dyn Node>, instance: &str, mut next: u64) -> Result<(), Failure> {
-    loop {
-        let (after, text) = read(node, instance, Some(next), CHUNK_BYTES).await?;
-        context.printer.raw(&text)?;
-        next = after;
-        if text.is_empty() {
-            tokio::time::sleep(Duration::from_millis(500)).await;
+    let follow = async {
+        loop {
+            let (after, text) = read(node, instance, Some(next), CHUNK_BYTES).await?;
+            context.printer.foreign(&text)?;
+            next = after;
+            if text.is_empty() {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
         }
+    };
+    tokio::select! {
+        ended = follow => ended,
+        () = context.printer.reader_gone() => Ok(()),
     }
 }
 

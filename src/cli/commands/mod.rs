@@ -1,19 +1,30 @@
 //! One file per command: its arguments, whose doc comments are the help, and one function.
 
+mod acting;
 pub mod apply;
 pub mod ask;
 mod carry_out;
 pub mod completions;
+pub mod cordon;
 pub mod destroy;
 pub mod discover;
+pub mod doctor;
+pub mod drain;
 pub mod drift;
 pub mod explain;
+pub mod fmt;
+pub mod forward;
+pub mod graph;
 pub mod help;
+pub mod history;
 pub mod init;
 mod instances;
+pub mod lease;
 pub mod logs;
+mod member;
 pub mod plan;
 pub mod protect;
+pub mod schema;
 pub mod show;
 pub mod size;
 pub mod status;

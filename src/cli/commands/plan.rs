@@ -2,23 +2,27 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
-use crate::cli::args::{AmountArg, Format, FormatArg, Selectors};
+use crate::cli::args::{AmountArg, Selectors};
 use crate::cli::context::Context;
 use crate::cli::exit::ExitCode;
 use crate::cli::failure::Failure;
 use crate::plan::{self, Plan};
-use crate::report::{self, PlanView};
+use crate::report::{self, PlanView, Style};
 
-/// Show what would change and why. Changes nothing; the agent is brought to nodes that lack it.
+/// Show what would change and why.
 ///
-/// Plans the working tree, not the last commit; the header says where the two differ.
+/// Changes nothing; the agent is brought to nodes that lack it. Plans the working tree, not the last commit (the
+/// header says where the two differ), or with --against the config of any commit.
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     /// Plan from this inventory (`flock discover --out FILE`), without any network
     #[arg(long, value_name = "FILE")]
     inventory: Option<PathBuf>,
+    /// Plan the config of this commit (any name git has for it) instead of the working tree's
+    #[arg(long, value_name = "REV")]
+    against: Option<String>,
     /// Save the plan for `flock apply FILE`
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -29,13 +33,40 @@ pub struct PlanArgs {
     detailed_exitcode: bool,
     #[command(flatten)]
     amount: AmountArg,
-    #[command(flatten)]
-    format: FormatArg,
+    /// Text for people, JSON for programs, markdown for a comment on a pull request
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    format: PlanFormat,
+}
+
+/// How a plan is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum PlanFormat {
+    /// For people
+    #[default]
+    Text,
+    /// For programs; the shape is documented and stable
+    Json,
+    /// One comment, cut where a host would refuse it
+    Markdown,
+}
+
+impl PlanFormat {
+    /// A plan as it is printed.
+    pub fn render(self, plan: &Plan, view: &PlanView<'_>, style: &Style) -> String {
+        match self {
+            Self::Text => report::plan_text(plan, view, style),
+            Self::Json => report::json(plan),
+            Self::Markdown => report::plan_markdown(plan, view),
+        }
+    }
 }
 
 /// Runs the command.
 pub async fn run(context: &Context, args: &PlanArgs) -> Result<ExitCode, Failure> {
-    let config = context.config()?;
+    let config = match &args.against {
+        Some(revision) => context.config_of(revision)?,
+        None => context.config()?,
+    };
     let limits = context.limits(&args.selectors)?;
     let facts = match &args.inventory {
         Some(path) => context.read_inventory(path)?,
@@ -57,12 +88,11 @@ pub async fn run(context: &Context, args: &PlanArgs) -> Result<ExitCode, Failure
         amount: args.amount.amount(),
         saved_to: saved_to.as_deref(),
         applying: false,
+        flock: Some(&context.called()),
         missing: Some(&missing),
+        against: args.against.as_deref(),
     };
-    match args.format.format {
-        Format::Json => context.printer.data(&report::json(&plan))?,
-        Format::Text => context.printer.data(&report::plan_text(&plan, &view, &context.style()))?,
-    }
+    context.printer.data(&args.format.render(&plan, &view, &context.style()))?;
     let unreachable = context.report_unreachable(&config.desired, &facts, &limits);
     let differs =
         if args.detailed_exitcode && !plan.steps.is_empty() { ExitCode::Differences } else { ExitCode::Success };

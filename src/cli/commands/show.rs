@@ -4,23 +4,28 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::cli::args::{AmountArg, Format, FormatArg};
+use crate::cli::args::AmountArg;
 use crate::cli::context::Context;
 use crate::cli::exit::ExitCode;
 use crate::cli::failure::Failure;
 use crate::inventory::refuse_control_characters;
 use crate::plan::Plan;
-use crate::report::{self, PlanView};
+use crate::report::PlanView;
 
-/// Print a saved plan as `flock plan` printed it.
+use super::plan::PlanFormat;
+
+/// Print a saved plan.
+///
+/// As `flock plan` printed it, but for the names of accelerators: a plan file has their UUIDs.
 #[derive(Debug, Args)]
 pub struct ShowArgs {
     /// A file written by `flock plan --out`
     plan: PathBuf,
     #[command(flatten)]
     amount: AmountArg,
-    #[command(flatten)]
-    format: FormatArg,
+    /// Text for people, JSON for programs, markdown for a comment on a pull request
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    format: PlanFormat,
 }
 
 /// Runs the command.
@@ -32,13 +37,12 @@ pub fn run(context: &Context, args: &ShowArgs) -> Result<ExitCode, Failure> {
         amount: args.amount.amount(),
         saved_to: Some(&name),
         applying: false,
+        flock: Some(&context.called()),
         missing: None,
+        against: None,
     };
-    match args.format.format {
-        Format::Json => context.printer.data(&report::json(&plan))?,
-        // Accelerators are shown by UUID: a saved plan carries no inventory to look their names up in.
-        Format::Text => context.printer.data(&report::plan_text(&plan, &view, &context.style()))?,
-    }
+    // Accelerators are shown by UUID: a saved plan carries no inventory to look their names up in.
+    context.printer.data(&args.format.render(&plan, &view, &context.style()))?;
     Ok(ExitCode::Success)
 }
 

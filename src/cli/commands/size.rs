@@ -15,7 +15,9 @@ use crate::ports::Weights;
 use crate::report;
 use crate::sizing::{self, SizeRequest, SizingError};
 
-/// Say what a model needs, read from its own headers, and on what it fits.
+/// Say what a model needs, and on what it fits.
+///
+/// Read from the headers of its weights; the model is not loaded.
 #[derive(Debug, Args)]
 pub struct SizeArgs {
     /// A GGUF file, or a folder with config.json and weights or their index
