@@ -19,8 +19,11 @@ use flock::inventory::{
     Response, raw_frame,
 };
 
+#[path = "agent/life.rs"]
+mod life;
+
 const AGENT: &str = env!("CARGO_BIN_EXE_flock-agent");
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A home with its environment; ends everything that was started in it.
 struct Home {
@@ -51,7 +54,16 @@ impl Home {
     fn connect(&self) -> Link {
         let mut command = Command::new(AGENT);
         command.args(["serve", "--cluster", "lab", "--node", "ada-1"]);
-        command.env("HOME", self.path()).envs(self.environment.iter().cloned());
+        self.connect_by(command)
+    }
+
+    /// A connection to what a command starts.
+    fn connect_by(&self, mut command: Command) -> Link {
+        // The agent opens what it opens on the address that SSH came in on.
+        command
+            .env("HOME", self.path())
+            .env("SSH_CONNECTION", "127.0.0.1 50022 127.0.0.1 22")
+            .envs(self.environment.iter().cloned());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the agent starts");
         let (mut input, mut output) =
             (child.stdin.take().expect("piped"), BufReader::new(child.stdout.take().expect("piped")));
@@ -66,7 +78,7 @@ impl Home {
 
     fn instances(&self) -> Vec<InstanceFacts> {
         match self.ask(Request::Instances) {
-            Response::Instances { instances } => instances,
+            Response::Instances { instances, .. } => instances,
             other => panic!("{other:?}"),
         }
     }
@@ -84,7 +96,7 @@ impl Home {
     }
 
     fn stop(&self, instance: &str, grace_ms: u64) -> Response {
-        self.ask(Request::Stop { generation: 1, instance: instance.into(), grace_ms })
+        self.ask(Request::Stop { generation: 1, instance: instance.into(), grace_ms, before_start: false })
     }
 
     /// The instance once `wanted` holds.
@@ -113,7 +125,12 @@ impl Drop for Home {
             return;
         }
         for facts in self.instances() {
-            self.ask(Request::Stop { generation: u64::MAX, instance: facts.instance, grace_ms: 0 });
+            self.ask(Request::Stop {
+                generation: u64::MAX,
+                instance: facts.instance,
+                grace_ms: 0,
+                before_start: false,
+            });
         }
         self.ask(Request::Forget { generation: u64::MAX });
     }
@@ -152,11 +169,14 @@ fn script(instance: &str, text: &str) -> InstanceSpec {
         key_env: Some("ENGINE_KEY".into()),
         port: 0,
         port_alternates: Vec::new(),
+        internal_ports: Vec::new(),
         served_name: "coder".into(),
         weights: Vec::new(),
         planned_bytes: Vec::new(),
         planned_host_bytes: 0,
         ready_timeout_ms: 60_000,
+        unresponsive_after_ms: 0,
+        container: None,
     }
 }
 
@@ -184,6 +204,26 @@ fn pid_in(file: &Path) -> u32 {
         assert!(Instant::now() < until, "no pid in {}", file.display());
         sleep(Duration::from_millis(20));
     }
+}
+
+#[test]
+fn a_late_copy_of_a_stop_does_not_end_what_the_same_apply_started() {
+    let home = Home::new();
+    let stop = |generation, before_start| {
+        home.ask(Request::Stop { generation, instance: "aaaa".into(), grace_ms: 0, before_start })
+    };
+    let start = |generation| {
+        let spec = Box::new(script("aaaa", "sleep 1000"));
+        assert!(matches!(home.ask(Request::Start { generation, spec }), Response::Instances { .. }));
+    };
+    start(1);
+    assert_eq!(stop(2, true), Response::Done, "a restart stops");
+    assert_eq!(stop(2, true), Response::Done, "and may say so again");
+    start(2);
+    let Response::Refused { refusal } = stop(2, true) else { panic!("a late copy was carried out") };
+    assert!(refusal.to_string().contains("started by this very apply"), "{refusal}");
+    start(2);
+    assert_eq!(stop(3, true), Response::Done, "a later apply stops it");
 }
 
 #[test]
@@ -393,7 +433,7 @@ fn a_keeper_killed_at_any_moment_never_makes_two_of_one() {
         assert_eq!(groups(&home).len(), 1, "after {delay} ms");
         // And the same while it stops.
         let mut link = home.connect();
-        let stop = Request::Stop { generation: 1, instance: "baba".into(), grace_ms: 1000 };
+        let stop = Request::Stop { generation: 1, instance: "baba".into(), grace_ms: 1000, before_start: false };
         write_message(link.input.as_mut().expect("open"), &stop).expect("sent");
         sleep(Duration::from_millis(delay));
         kill(home.keeper_pid());
@@ -477,7 +517,8 @@ fn an_engine_that_nobody_knows_any_more_is_seen_and_ended_and_not_forgotten() {
         |state| std::fs::remove_dir_all(state.join("instances")).expect("removed"),
         |state| std::fs::remove_dir_all(state).expect("removed"),
     ];
-    for (number, damage) in damages.into_iter().enumerate() {
+    let ways = damages.into_iter().enumerate().flat_map(|damage| [(true, damage), (false, damage)]);
+    for (by_stop, (number, damage)) in ways {
         let home = Home::new();
         home.start(&script("aaaa", "trap '' TERM; sleep 1000; sleep 1000"));
         let engine = home.until("running", |facts| facts.running).pid.expect("a pid");
@@ -487,16 +528,21 @@ fn an_engine_that_nobody_knows_any_more_is_seen_and_ended_and_not_forgotten() {
         damage(&home.state());
         let facts = home.instances();
         assert_eq!((facts.len(), facts[0].state, facts[0].pid), (1, InstanceState::Stopping, Some(engine)), "{number}");
-        let refused = home.ask(Request::Forget { generation: 1 });
-        let named = |text: &str| text.contains("aaaa");
-        assert!(
-            matches!(&refused, Response::Refused { refusal: Refusal::Failed { text } } if named(text)),
-            "{number}: {refused:?}"
-        );
-        assert!(is_alive(engine) && home.state().exists());
-        assert_eq!(home.stop("aaaa", 0), Response::Done, "{number}");
-        assert!(!is_alive(engine) && home.instances().is_empty());
-        assert_eq!(home.ask(Request::Forget { generation: 1 }), Response::Done);
+        if by_stop {
+            assert_eq!(home.stop("aaaa", 0), Response::Done, "{number}");
+            assert!(!is_alive(engine) && home.instances().is_empty());
+            assert_eq!(home.ask(Request::Forget { generation: 1 }), Response::Done);
+        } else {
+            // It is not forgotten while it lives: the order waits for what is being stopped.
+            let mut asking = home.connect();
+            let forgotten = std::thread::spawn(move || asking.ask(&Request::Forget { generation: 1 }));
+            sleep(Duration::from_millis(1500));
+            assert!(!forgotten.is_finished() && is_alive(engine) && home.state().exists(), "{number}");
+            let group = Command::new("kill").args(["-KILL", "--", &format!("-{engine}")]).status();
+            assert!(group.expect("kill runs").success());
+            assert_eq!(forgotten.join().expect("it asks"), Response::Done, "{number}");
+            assert!(!is_alive(engine), "{number}");
+        }
         assert!(!home.state().exists());
     }
 }
@@ -600,7 +646,12 @@ fn a_real_engine_becomes_ready_and_keeps_its_port() {
     kill(ready.pid.expect("a pid"));
     let again = home.until("ready again", |facts| facts.state == InstanceState::Ready && facts.pid != ready.pid);
     assert_eq!(again.port, free, "a running instance keeps its port");
-    let query = flock::inventory::EngineQuery { kind: EngineKind::LlamaCpp, paths: vec![server] };
+    let query = flock::inventory::EngineQuery {
+        kind: EngineKind::LlamaCpp,
+        paths: vec![server],
+        modules: Vec::new(),
+        image: None,
+    };
     let probe = Request::Probe { engines: vec![query], weights_path: None, on_node: vec![model] };
     let Response::Facts { node, .. } = home.ask(probe) else { panic!("no facts") };
     let engines = node.engines.expect("looked for");
@@ -660,7 +711,84 @@ fn accelerators_are_told_one_by_one() {
     assert!(!node.unknown.contains_key("accelerators"));
     std::fs::write(file, "! mismatch\n").expect("written");
     let node = home.probe();
-    assert!(node.accelerators.is_empty() && node.unknown["accelerators"].contains("mismatch"));
+    let why = &node.unknown["accelerators"];
+    assert!(node.accelerators.is_empty() && why.contains("mismatch") && why.contains("reboot the node"), "{why}");
+}
+
+/// The host's own figures, from the same kernel that the agent asked.
+fn meminfo(name: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").expect("readable");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).expect("there");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+}
+
+#[test]
+fn memory_that_a_driver_does_not_tell_is_the_host_s_or_unknown_and_never_zero() {
+    let mut home = Home::new();
+    with_driver(
+        &mut home,
+        "NVIDIA GB10|GPU-gb10|0|0|0000000F:01:00.0|12.1|||unified\n\
+         NVIDIA GH200 480GB|GPU-gh200|97871|500|00000009:01:00.0|9.0|||reserved=600 ecc\n\
+         Orin (nvgpu)|GPU-none|0|0|00000000:00:00.0|8.7|||unified nouuid\n\
+         NVIDIA L4|GPU-denied|23034|0|00000000:05:00.0|8.9|||denied\n",
+    );
+    let node = home.probe();
+    let of = |uuid: &str| node.accelerator(uuid).unwrap_or_else(|| panic!("no {uuid} in {:?}", node.accelerators));
+    let gb10 = &of("GPU-gb10").memory;
+    assert_eq!((gb10.unified, gb10.total_bytes), (true, Some(meminfo("MemTotal"))));
+    // What the page cache holds is available: free is far from MemFree on any machine that has read files, and it is
+    // the host's own figure of the same moment.
+    assert_eq!((gb10.free_bytes, node.ram.total_bytes), (node.ram.available_bytes, gb10.total_bytes));
+    assert!(of("GPU-gb10").healthy && of("GPU-gb10").processes.is_empty());
+    let gh200 = &of("GPU-gh200").memory;
+    assert_eq!((gh200.unified, gh200.total_bytes), (false, Some(97_871 << 20)), "its own memory, and the host's apart");
+    let orin = of("ada-1#2");
+    assert!(orin.memory.unified && orin.healthy && orin.unknown.contains_key("uuid"), "{orin:?}");
+    let denied = of("GPU-denied");
+    assert_eq!((denied.memory.total_bytes, denied.memory.free_bytes, denied.memory.unified), (None, None, false));
+    assert!(denied.healthy && denied.unknown.contains_key("memory"), "{denied:?}");
+}
+
+#[test]
+fn a_listener_for_a_measurement_ends_with_its_agent_and_results_are_told_with_their_age() {
+    let home = Home::new();
+    let key = || flock::base::Secret::new("5a".repeat(32));
+    let mut there = home.connect();
+    let Response::Listening { port, .. } = there.ask(&Request::MeasureListen { key: key(), ttl_ms: 10_000 }) else {
+        panic!("not listening")
+    };
+    let connect = |port| Request::MeasureConnect {
+        peer: "ada-2".into(),
+        addresses: vec!["127.0.0.1".into()],
+        port,
+        key: key(),
+        fallback_rtt_us: Some(7),
+    };
+    let Response::Link { link } = home.ask(connect(port)) else { panic!("no link") };
+    assert!(link.measured && link.rtt_us.is_some(), "{link:?}");
+    let probe = Request::Probe { engines: Vec::new(), weights_path: None, on_node: Vec::new() };
+    let Response::Facts { measured, .. } = home.ask(probe) else { panic!("no facts") };
+    assert_eq!((measured.links.len(), measured.links[0].rtt_us), (1, link.rtt_us));
+    let kept = std::fs::read_to_string(home.state().join("links.json")).expect("kept");
+    assert!(kept.contains("ada-2") && !kept.contains("5a5a"), "{kept}");
+
+    // A second one, whose agent's connection ends before anybody came.
+    let Response::Listening { port, .. } = there.ask(&Request::MeasureListen { key: key(), ttl_ms: 10_000 }) else {
+        panic!("not listening")
+    };
+    drop(there);
+    let until = Instant::now() + PATIENCE;
+    while std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
+        assert!(Instant::now() < until, "the listener outlived its agent");
+        sleep(Duration::from_millis(20));
+    }
+    let Response::Link { link } = home.ask(connect(port)) else { panic!("no link") };
+    assert_eq!((link.measured, link.rtt_us, link.bandwidth_bytes_per_s), (false, Some(7), None));
+    let escaping =
+        Request::MeasureConnect { peer: "../x".into(), addresses: Vec::new(), port, key: key(), fallback_rtt_us: None };
+    assert!(matches!(home.ask(escaping), Response::Refused { .. }));
+    let short = Request::MeasureListen { key: flock::base::Secret::new("5a".into()), ttl_ms: 1 };
+    assert!(matches!(home.ask(short), Response::Refused { .. }));
 }
 
 #[test]
@@ -671,12 +799,12 @@ fn a_driver_and_an_engine_that_hang_cost_the_node_ten_seconds() {
     std::fs::write(&program, "#!/bin/sh\nexec sleep 1000\n").expect("written");
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("executable");
     let paths = vec![program.display().to_string()];
-    let query = flock::inventory::EngineQuery { kind: EngineKind::LlamaCpp, paths };
+    let query = flock::inventory::EngineQuery { kind: EngineKind::LlamaCpp, paths, modules: Vec::new(), image: None };
     let started = Instant::now();
     let probe = Request::Probe { engines: vec![query], weights_path: None, on_node: Vec::new() };
     let Response::Facts { node, .. } = home.ask(probe) else { panic!("no facts") };
     assert!(started.elapsed() < Duration::from_secs(18), "{:?}", started.elapsed());
-    assert!(node.unknown["accelerators"].contains("did not answer within 10 s"), "{:?}", node.unknown);
+    assert!(node.unknown["accelerators"].contains("NVIDIA driver did not answer within 10 s"), "{:?}", node.unknown);
     assert!(node.ram.total_bytes.is_some() && node.engines.expect("looked for")[0].problem.is_some());
 }
 

@@ -15,7 +15,7 @@ const ALLOWED: &[&str] = &[ids::MISSING_FILE];
 fn every_kdl_block_is_accepted() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut seen = 0;
-    for name in ["README.md", "CHANGELOG.md", "docs/json.md"] {
+    for name in ["README.md", "CHANGELOG.md", "docs/json.md", "docs/ssh.md"] {
         let text = std::fs::read_to_string(root.join(name)).expect("the file is there");
         for block in text.split("```kdl\n").skip(1) {
             let block = block.split("```").next().unwrap_or_default();
@@ -50,4 +50,43 @@ fn every_command_of_the_readme_exists() {
         }
     }
     assert!(seen > 5, "the table of commands was not found");
+}
+
+#[test]
+fn every_identifier_that_the_sources_use_is_explained() {
+    fn sources(folder: &Path, out: &mut Vec<std::path::PathBuf>) {
+        for entry in std::fs::read_dir(folder).expect("the folder is there") {
+            let path = entry.expect("it can be read").path();
+            if path.is_dir() {
+                sources(&path, out);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                out.push(path);
+            }
+        }
+    }
+    let mut files = Vec::new();
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
+    let known: Vec<&str> = flock::report::known_diagnostics().iter().map(|known| known.id).collect();
+    let mut used = std::collections::BTreeSet::new();
+    for text in files.iter().map(|path| std::fs::read_to_string(path).expect("it can be read")) {
+        // A test may make one up.
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        used.extend(code.split("\"FLK").skip(1).filter_map(|rest| Some(format!("FLK{}", rest.get(..3)?))));
+    }
+    used.retain(|id| id[3..].bytes().all(|b| b.is_ascii_digit()));
+    assert!(used.len() > 40, "{used:?}");
+    let missing: Vec<_> = used.iter().filter(|id| !known.contains(&id.as_str())).collect();
+    assert!(missing.is_empty(), "`flock help diagnostics` lacks {missing:?}");
+    let unused: Vec<_> = known.iter().filter(|id| !used.contains(**id)).collect();
+    assert!(unused.is_empty(), "explained and used nowhere: {unused:?}");
+}
+
+#[test]
+fn what_is_shipped_is_formatted() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for name in ["src/cli/templates/cluster.kdl", "src/cli/templates/review.kdl", "src/cli/templates/policy.kdl"] {
+        let bytes = std::fs::read(root.join(name)).expect("it is there");
+        let text = config::format_kdl(name, &bytes).expect("it is valid");
+        assert_eq!(text, String::from_utf8_lossy(&bytes), "{name}");
+    }
 }

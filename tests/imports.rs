@@ -45,7 +45,6 @@ const OWNED: &[(&str, &str)] = &[
     ("highs", "placement/"),
     ("highs_sys", "placement/"),
     ("russh", "edge/ssh"),
-    ("russh_sftp", "edge/ssh"),
     ("gix", "edge/git"),
     ("hf_hub", "edge/hub"),
     ("rusqlite", "edge/store"),

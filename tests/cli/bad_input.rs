@@ -2,7 +2,6 @@
 //! an exit code, never a crash, never a command.
 
 use std::os::unix::fs::symlink;
-use std::time::{Duration, Instant};
 
 use crate::SMALL;
 use crate::support::{Outcome, Repository, list, number, text};
@@ -68,13 +67,12 @@ fn deep_nesting_is_refused_before_it_costs_anything() {
 }
 
 #[test]
-fn a_huge_file_is_refused_at_once() {
+fn a_huge_file_is_refused_by_its_size() {
     let line = "priority \"a\" rank=1\n";
     let huge = line.repeat((5 << 20) / line.len());
     let repository = Repository::with(&[("cluster.kdl", SMALL), ("policies/huge.kdl", &huge)]);
-    let start = Instant::now();
+    // By its size, before it is read as KDL: what it says would be ten thousand findings.
     let error = refused(&repository, "policies/huge.kdl");
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     assert_eq!(text(&error, "/id"), "FLK100", "{error:#}");
 }
 

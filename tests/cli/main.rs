@@ -9,6 +9,7 @@ mod support;
 mod bad_input;
 mod inventory;
 mod lab;
+mod language;
 mod mistakes;
 mod usage;
 

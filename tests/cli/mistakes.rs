@@ -75,7 +75,7 @@ node "zero" address="10.0.0.5"       // WRONG
     // As text too, with the words that help.
     let shown = repository.flock(&["validate"]);
     shown.expect(3).expect_says("cluster.kdl:6").expect_says("address").expect_says("llama.cpp");
-    let commands = [&["plan", "--inventory", "none.json"][..], &["apply", "--yes"], &["status"]];
+    let commands = [&["plan", "--inventory", "none.json"][..], &["apply", "--yes"], &["drain", "one", "--yes"]];
     for command in commands {
         repository.flock(command).expect(3);
     }

@@ -57,7 +57,7 @@ fn a_model_is_added_changed_moved_and_removed() {
     repository.flock(&["apply", "--yes"]).expect(0);
     assert_eq!(lab.engines("small"), untouched);
     assert_eq!(lab.engines("big").len(), 1);
-    repository.flock(&["ask", "guest", "Say hello."]).expect(0);
+    repository.flock(&["ask", "guest", "Say hello.", "--max-tokens", "16"]).expect(0);
 
     say(&repository, &lab, std::slice::from_ref(&stays));
     assert_eq!(steps(&repository), ["stop guest removed"]);
@@ -147,14 +147,14 @@ fn a_failing_engine_is_a_partial_apply() {
     let repository = lab.repository(&[works.clone(), broken].concat());
     let applied = repository.flock(&["apply", "--yes"]);
     applied.expect(8).expect_says("broken").expect_says("works").expect_says("flock");
-    repository.flock(&["ask", "works", "Say hello."]).expect(0);
+    repository.flock(&["ask", "works", "Say hello.", "--max-tokens", "16"]).expect(0);
     assert!(lab.engines("big").is_empty(), "{:?}", lab.processes("big"));
 
     // The commit that repairs it is not held up by what failed.
     let repaired = small_model("broken", &format!("context 512\n    {DATACENTER}"));
     say(&repository, &lab, &[works, repaired]);
     repository.flock(&["apply", "--yes"]).expect(0);
-    repository.flock(&["ask", "broken", "Say hello."]).expect(0);
+    repository.flock(&["ask", "broken", "Say hello.", "--max-tokens", "16"]).expect(0);
 }
 
 /// What fits nowhere is refused with what it needs and what there is, and the rest is still done.
@@ -169,5 +169,5 @@ fn what_does_not_fit_is_refused_and_the_rest_is_done() {
     assert_eq!(text(&unplaced, "/unplaced/0/model"), "nowhere");
     assert_eq!(text(&unplaced, "/unplaced/0/reasons/0/constraint"), "selector", "{unplaced:#}");
     repository.flock(&["apply", "--yes"]).expect(4).expect_says("nowhere");
-    repository.flock(&["ask", "fits", "Say hello."]).expect(0);
+    repository.flock(&["ask", "fits", "Say hello.", "--max-tokens", "16"]).expect(0);
 }

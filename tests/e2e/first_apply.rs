@@ -82,7 +82,7 @@ fn the_first_apply_serves_and_the_second_plan_is_empty() {
     }
 
     for model in ["near", "far", "slow"] {
-        let answer = repository.flock(&["ask", model, "Say hello."]);
+        let answer = repository.flock(&["ask", model, "Say hello.", "--max-tokens", "16"]);
         assert!(answer.expect(0).stdout.trim().len() > 1, "{answer}");
     }
     let status = repository.flock(&["status"]);
@@ -174,7 +174,7 @@ fn the_key_of_an_instance_is_seen_nowhere() {
     }
     let outcomes = [
         applied,
-        repository.flock(&["ask", "near", "Say hello."]),
+        repository.flock(&["ask", "near", "Say hello.", "--max-tokens", "16"]),
         repository.flock(&["-v", "plan", "--format", "json"]),
         repository.flock(&["status"]),
         repository.flock(&["explain", "near"]),

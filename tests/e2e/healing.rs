@@ -40,7 +40,7 @@ fn a_killed_engine_is_started_again() {
     assert!(["signal", "out_of_memory"].contains(&text(&facts, "/last_failure/cause")), "{facts:#}");
     assert!(text(&facts, "/last_failure/text").contains("signal 9"), "{facts:#}");
     assert!(facts.pointer("/starts").and_then(serde_json::Value::as_u64) >= Some(2), "{facts:#}");
-    repository.flock(&["ask", "near", "Say hello."]).expect(0);
+    repository.flock(&["ask", "near", "Say hello.", "--max-tokens", "16"]).expect(0);
     repository.flock(&["plan", "--detailed-exitcode"]).expect(0);
     repository.flock(&["drift", "--detailed-exitcode"]).expect(0);
 }
@@ -68,7 +68,7 @@ fn a_dead_agent_and_engine_are_drift_until_the_next_apply() {
     repository.flock(&["apply", "--yes"]).expect(0);
     assert_eq!(lab.engines("small").len(), 1);
     assert_eq!(lab.agents("small").len(), 1);
-    repository.flock(&["ask", "near", "Say hello."]).expect(0);
+    repository.flock(&["ask", "near", "Say hello.", "--max-tokens", "16"]).expect(0);
     repository.flock(&["drift", "--detailed-exitcode"]).expect(0);
     repository.flock(&["destroy", "--yes"]).expect(0);
     lab.expect_nothing_left();
@@ -81,10 +81,39 @@ fn a_dead_agent_alone_costs_no_restart() {
     let repository = one_model(&lab);
     let engines = lab.engines("small");
     lab.kill(&lab.agents("small"));
-    repository.flock(&["ask", "near", "Say hello."]).expect(0);
+    repository.flock(&["ask", "near", "Say hello.", "--max-tokens", "16"]).expect(0);
     repository.flock(&["apply", "--yes"]).expect(0);
     assert_eq!(lab.engines("small"), engines, "the engine was restarted");
     assert_eq!(lab.agents("small").len(), 1, "{:?}", lab.processes("small"));
+    repository.flock(&["destroy", "--yes"]).expect(0);
+    lab.expect_nothing_left();
+}
+
+/// An agent that lost all it knew finds the engine of its earlier life by its marks: nothing is doubled, the port is
+/// not avoided for ever, and the model serves again.
+#[test]
+fn an_engine_of_an_earlier_life_is_recognised_and_taken_over() {
+    let lab = Lab::up(&three_hosts());
+    let repository = one_model(&lab);
+    let port = instance(&repository)["port"].clone();
+    lab.kill(&lab.agents("small"));
+    let state = lab.home("small", ".local/share/flock/lab/small");
+    for entry in std::fs::read_dir(&state).expect("the agent's state").flatten() {
+        let path = entry.path();
+        let removed = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+        removed.expect("it can be removed");
+    }
+    assert_eq!(lab.engines("small").len(), 1, "the engine outlives its agent");
+
+    repository.flock(&["apply", "--yes"]).expect(0);
+    assert_eq!(lab.engines("small").len(), 1, "{:?}", lab.processes("small"));
+    repository.flock(&["ask", "near", "Say hello.", "--max-tokens", "16"]).expect(0);
+    repository.flock(&["plan", "--detailed-exitcode"]).expect(0);
+    // Whatever port it took over on, the old one is free again and the next start may have it.
+    lab.kill(&lab.engines("small"));
+    repository.flock(&["destroy", "--yes"]).expect(0);
+    repository.flock(&["apply", "--yes"]).expect(0);
+    assert_eq!(instance(&repository)["port"], port);
     repository.flock(&["destroy", "--yes"]).expect(0);
     lab.expect_nothing_left();
 }

@@ -1,6 +1,6 @@
 //! Proves the main job on real hosts: sshd in network namespaces, a real llama-server with a real small
 //! model, and a stand-in driver library that gives each host other GPUs. Every test has hosts of its own,
-//! one test at a time; `support::lab` says how.
+//! two tests at a time; `support::lab` says how.
 #![cfg(feature = "agent")]
 #![allow(clippy::disallowed_methods, reason = "tests read files, start processes and wait")]
 #![allow(clippy::print_stderr, reason = "tests say what they wait for")]
@@ -8,8 +8,13 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod canary;
 mod changes;
 mod contention;
+mod drivers;
 mod first_apply;
 mod healing;
+mod links;
+mod odd_nodes;
+mod operate;
 mod trust;

@@ -16,6 +16,11 @@
 #   hosts.sh DIR rekey I       gives the host another host key
 #   hosts.sh DIR cut I | heal I
 #                              takes the host's cable out, or puts it back; its processes live on
+#   hosts.sh DIR slow I MS [LOSS_PERCENT [KBIT]] | fast I
+#                              makes the host's cable that late each way, lossy and slow, or good again
+#   hosts.sh DIR freeze I | thaw I
+#                              stops the host's sshd without closing anything, or lets it go on
+#   hosts.sh DIR halt I        ends everything on the host; its address refuses connections
 #   hosts.sh DIR down          ends everything and removes DIR
 #   hosts.sh sweep             the same for every lab whose owner is gone
 #   hosts.sh check             whether this machine can do all that
@@ -24,6 +29,7 @@
 set -euo pipefail
 
 PATH=$PATH:/usr/sbin:/sbin
+here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 registry=/var/tmp/flock-labs # one file per lab: folder, owner's pid, owner's start time
 
 fail() { echo "hosts.sh: $*" >&2; exit 1; }
@@ -38,6 +44,9 @@ start_time() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20; }
 # Waits up to five seconds until a command succeeds.
 wait_until() { for _ in $(seq 250); do "$@" && return 0; sleep 0.02; done; return 1; }
 gone() { ! alive "$1"; }
+# Whether a pattern is in the input, all of which is read: `grep -q` ends at the first match, and what still writes then
+# fails the pipe.
+has() { grep "$@" >/dev/null; }
 
 check() {
     local command
@@ -63,7 +72,7 @@ free_subnet() {
     local try candidate
     for try in $(seq 0 63); do
         candidate=10.$((64 + (owner / 250 + try) % 64)).$((1 + owner % 250))
-        ip -4 -o addr show | grep -qF " $candidate." || { echo "$candidate"; return; }
+        ip -4 -o addr show | has -F " $candidate." || { echo "$candidate"; return; }
     done
     fail "no free subnet"
 }
@@ -88,7 +97,7 @@ prepare() {
         printf 'HostKey /run/ssh/host_key\nPidFile /run/ssh/sshd.pid\nAuthorizedKeysFile .ssh/authorized_keys\n'
         printf 'PasswordAuthentication no\nKbdInteractiveAuthentication no\nPubkeyAuthentication yes\n'
         printf 'PermitRootLogin prohibit-password\nStrictModes no\nUsePAM no\nUseDNS no\nPrintMotd no\n'
-        printf 'Subsystem sftp internal-sftp\nMaxStartups 100:30:200\nMaxSessions 100\nLogLevel VERBOSE\n'
+        printf 'MaxStartups 100:30:200\nMaxSessions 100\nLogLevel VERBOSE\n'
         # sshd takes one SetEnv line.
         printf 'SetEnv FLOCK_LAB_HOST=%s' "$(space "$i")"
         local entry
@@ -138,7 +147,7 @@ boot() {
     disown
 }
 
-answers() { ip netns exec "$(space "$1")" ss -Hltn "sport = :22" 2>/dev/null | grep -q .; }
+answers() { ip netns exec "$(space "$1")" ss -Hltn "sport = :22" 2>/dev/null | has .; }
 
 up() {
     local count=${1:?how many hosts} i
@@ -166,7 +175,13 @@ up() {
     bridge=${prefix}br
     subnet=$(free_subnet)
     printf 'prefix=%s\nbridge=%s\nsubnet=%s\ncount=%s\n' "$prefix" "$bridge" "$subnet" "$count" >"$dir/settings"
-    printf '%s\n%s\n%s\n' "$dir" "$owner" "$(start_time "$owner")" >"$registry/$prefix"
+    # Whoever takes the last other lab down removes the empty folder, at any moment.
+    local attempt
+    for attempt in 1 2 3 4 5; do
+        mkdir -p "$registry"
+        { printf '%s\n%s\n%s\n' "$dir" "$owner" "$(start_time "$owner")" >"$registry/$prefix"; } 2>/dev/null && break
+        [ "$attempt" -lt 5 ] || fail "cannot note the lab in $registry"
+    done
 
     ssh-keygen -q -t ed25519 -N '' -C flock-test -f "$dir/id_ed25519"
     : >"$dir/known_hosts"
@@ -213,8 +228,42 @@ inside() { # inside I COMMAND...: enters all of the host's namespaces
 
 ports() { ip netns exec "$(space "$1")" ss -Hltn | awk '{ print $4 }' | grep -v ':22$' || true; }
 
+sshd_of() { # the first process of host I
+    local init child
+    init=$(cat "$dir/$1/init.pid")
+    child=$(cat "/proc/$init/task/$init/children" 2>/dev/null)
+    [ -n "${child// /}" ] || fail "host $1 is not up"
+    echo "${child%% *}"
+}
+
+carries() { grep -qs ready "$dir/$1/cable.log"; }
+
+slow() {
+    local i=$1
+    fast "$i"
+    command -v python3 >/dev/null || fail "no python3, which slow cables are made of"
+    : >"$dir/$i/cable.log"
+    python3 "$here/cable.py" "$(cable "$i")" "$bridge" "${prefix}x$i" "${prefix}y$i" "$2" "${3:-0}" "${4:-0}" \
+        </dev/null >>"$dir/$i/cable.log" 2>&1 &
+    echo $! >"$dir/$i/cable.pid"
+    disown
+    wait_until carries "$i" || fail "the slow cable does not carry: $(tail -n 1 "$dir/$i/cable.log")"
+}
+
+fast() {
+    local file=$dir/$1/cable.pid pid
+    [ -f "$file" ] || return 0
+    pid=$(cat "$file")
+    rm -f "$file"
+    # Only our own: the process whose arguments name this host's cable.
+    if tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | has -F "cable.py $(cable "$1") "; then
+        kill -TERM "$pid" 2>/dev/null || true
+        wait_until gone "$pid" || true
+    fi
+}
+
 offers_new_key() {
-    ssh-keyscan -T 1 -t ed25519 "$(address "$1")" 2>/dev/null | grep -qF "$(cut -d' ' -f2 "$dir/$1/run/ssh/host_key.pub")"
+    ssh-keyscan -T 1 -t ed25519 "$(address "$1")" 2>/dev/null | has -F "$(cut -d' ' -f2 "$dir/$1/run/ssh/host_key.pub")"
 }
 
 rekey() {
@@ -231,10 +280,11 @@ down() {
     [ -f "$dir/settings" ] || return 0
     load
     for i in $(seq "$count"); do
+        fast "$i"
         if [ -f "$dir/$i/init.pid" ]; then
             pid=$(cat "$dir/$i/init.pid")
             # Only our own: the process whose arguments name this host's folder.
-            if tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | grep -qF " $dir/$i "; then
+            if tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | has -F " $dir/$i "; then
                 kill -KILL "$pid" 2>/dev/null || true
                 wait_until gone "$pid" || true
             fi
@@ -283,5 +333,10 @@ ports) ports "${2:?host}" ;;
 rekey) rekey "${2:?host}" ;;
 cut) ip link set "$(cable "${2:?host}")" down ;;
 heal) ip link set "$(cable "${2:?host}")" up ;;
+slow) slow "${2:?host}" "${3:?milliseconds}" "${4:-0}" "${5:-0}" ;;
+fast) fast "${2:?host}" ;;
+freeze) kill -STOP "$(sshd_of "${2:?host}")" ;;
+thaw) kill -CONT "$(sshd_of "${2:?host}")" ;;
+halt) kill -KILL "$(sshd_of "${2:?host}")" && wait_until gone "$(cat "$dir/${2:?host}/init.pid")" ;;
 *) fail "unknown command \"${1:-}\"" ;;
 esac

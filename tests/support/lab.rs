@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::{DEADLINE, Outcome, Repository, Running, kdl, signal, wait_for};
@@ -69,16 +69,40 @@ pub fn three_hosts() -> Vec<HostSpec> {
 pub struct Lab {
     folder: tempfile::TempDir,
     hosts: Vec<HostSpec>,
-    // Hosts, engines and two processors are shared by all tests of this binary: one lab at a time.
-    _turn: MutexGuard<'static, ()>,
+    _turn: Turn,
 }
 
-static TURN: Mutex<()> = Mutex::new(());
+/// Labs at a time, of all tests of a binary: a lab mostly waits, so two keep two processors busy.
+const AT_A_TIME: usize = 2;
+
+static RUNNING: Mutex<usize> = Mutex::new(0);
+static ENDED: Condvar = Condvar::new();
+/// Names and addresses are chosen by looking what is there.
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// Leave to run a lab.
+struct Turn;
+
+impl Turn {
+    fn wait() -> Self {
+        let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = ENDED.wait_while(running, |running| *running >= AT_A_TIME);
+        *running.unwrap_or_else(PoisonError::into_inner) += 1;
+        Self
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        ENDED.notify_one();
+    }
+}
 
 impl Lab {
     /// Starts hosts.
     pub fn up(hosts: &[HostSpec]) -> Self {
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = Turn::wait();
         let folder = tempfile::Builder::new().prefix("flock-lab-").tempdir().expect("a temporary folder");
         let lab = Self { folder, hosts: hosts.to_vec(), _turn: turn };
 
@@ -97,6 +121,7 @@ impl Lab {
             environment("FLOCK_FAKE_NVML=/opt/lab/gpus");
             lab.set_gpus(host.name, &host.gpus);
         }
+        let _alone = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         lab.script(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).expect(0);
         lab
     }
@@ -218,6 +243,38 @@ impl Lab {
         self.script(&["heal", &self.number(host)]).expect(0);
     }
 
+    /// Makes a host's cable late by `ms` each way, lose `loss` percent of its frames, and carry at most `kbit` kilobit a
+    /// second (0: as fast as it goes).
+    pub fn slow(&self, host: &str, ms: u32, loss: u32, kbit: u32) {
+        let words = [ms, loss, kbit].map(|number| number.to_string());
+        self.script(&["slow", &self.number(host), &words[0], &words[1], &words[2]]).expect(0);
+    }
+
+    /// Makes it good again.
+    pub fn fast(&self, host: &str) {
+        self.script(&["fast", &self.number(host)]).expect(0);
+    }
+
+    /// Stops a host's sshd without closing anything: it takes connections and says nothing.
+    pub fn freeze(&self, host: &str) {
+        self.script(&["freeze", &self.number(host)]).expect(0);
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self, host: &str) {
+        self.script(&["thaw", &self.number(host)]).expect(0);
+    }
+
+    /// Ends everything on a host.
+    pub fn halt(&self, host: &str) {
+        self.script(&["halt", &self.number(host)]).expect(0);
+    }
+
+    /// Names of the hosts, in their order.
+    pub fn hosts(&self) -> Vec<&'static str> {
+        self.hosts.iter().map(|host| host.name).collect()
+    }
+
     /// Gives a host another host key.
     pub fn rekey(&self, host: &str) {
         self.script(&["rekey", &self.number(host)]).expect(0);
@@ -299,7 +356,11 @@ fn agents() -> &'static Path {
         let folder = scratch("agents");
         let libc = if cfg!(target_env = "musl") { "musl" } else { "gnu" };
         let agent = folder.join(format!("flock-agent-{}-{libc}", std::env::consts::ARCH));
-        std::fs::copy(env!("CARGO_BIN_EXE_flock-agent"), &agent).expect("the agent was built");
+        let new = folder.join(format!("new-{}", std::process::id()));
+        std::fs::copy(env!("CARGO_BIN_EXE_flock-agent"), &new).expect("the agent was built");
+        // Its debug information is most of it, and would travel to every host. Without the tool it does.
+        let _ = Command::new("strip").arg(&new).stderr(Stdio::null()).status();
+        std::fs::rename(&new, &agent).expect("the same folder");
         folder
     })
 }
@@ -333,5 +394,7 @@ fn scratch(name: &str) -> PathBuf {
 /// A model that serves the small real model, with more KDL inside.
 pub fn small_model(name: &str, more: &str) -> String {
     let source = kdl(&format!("path:{}", model().display()));
-    format!("model {} {{\n    source {source}\n    engine \"llama.cpp\"\n    {more}\n}}\n", kdl(name))
+    // One thread: several that share a processor spin while they wait for each other.
+    let engine = "engine \"llama.cpp\"\n    argument \"--threads\" 1";
+    format!("model {} {{\n    source {source}\n    {engine}\n    {more}\n}}\n", kdl(name))
 }

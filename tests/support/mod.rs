@@ -144,9 +144,19 @@ impl Running {
         self.child.id()
     }
 
+    /// What it has written to standard error so far.
+    pub fn said(&self) -> String {
+        String::from_utf8_lossy(&self.stderr.bytes.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+    }
+
     /// Whether it still runs.
     pub fn runs(&mut self) -> bool {
         self.child.try_wait().expect("it can be waited for").is_none()
+    }
+
+    /// What it has written to standard output so far.
+    pub fn printed(&self) -> String {
+        String::from_utf8_lossy(&self.stdout.bytes.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
     }
 
     /// Sends it a signal by name.

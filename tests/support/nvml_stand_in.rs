@@ -8,8 +8,8 @@
 //! ```
 //!
 //! It behaves like the driver down to its errors: a feature that a device lacks is `NOT_SUPPORTED`, a device
-//! that fell off the bus answers `GPU_IS_LOST`, a buffer that is too small says so. The file is read at every
-//! call. `#` begins a comment; each other line is one GPU:
+//! that fell off the bus answers `GPU_IS_LOST`, a buffer that is too small says so. A change of the file
+//! shows at the next call. `#` begins a comment; each other line is one GPU:
 //!
 //! ```text
 //! NAME | UUID | TOTAL_MIB | USED_MIB | PCI_BUS_ID | CC | PEERS | PID:MIB,… | FLAGS
@@ -27,6 +27,7 @@
 //! | `broken` | the device has a handle and answers `GPU_IS_LOST` to memory and processes |
 //! | `lost` | the device has no handle: `GPU_IS_LOST` |
 //! | `mig=UUID:MIB,…` | MIG mode is on, with these slices (none: `mig=`) |
+//! | `nouuid` | the device has no UUID, as an older Jetson's: `NOT_SUPPORTED` |
 //! | `ecc`, `display` | ECC is on; a display is active |
 //! | `bus=BITS`, `clock=MHZ` | memory bus width and highest memory clock |
 //! | `switch` | its NVLinks (twelve) end in a switch |
@@ -43,7 +44,10 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::fs;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::ptr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 type Return = c_uint;
 /// 1 + index of the GPU, plus 65536 times (1 + index of the slice).
@@ -82,12 +86,33 @@ struct Target {
     slice: Option<(String, u64)>,
 }
 
+/// The file as it was read last, with what told it from others then. A driver has its state in memory: only looking for
+/// a change keeps a call as cheap as the driver's.
+static READ: Mutex<Option<(Stamp, Table)>> = Mutex::new(None);
+type Stamp = (u64, u64, i64, i64);
+type Table = (String, Vec<Gpu>);
+
+fn with_table<T>(with: impl FnOnce(&Table) -> T) -> T {
+    let path = std::env::var_os("FLOCK_FAKE_NVML").unwrap_or_default();
+    let stamp = fs::metadata(&path).map_or((0, 0, 0, 0), |found| (found.ino(), found.len(), found.ctime(), found.ctime_nsec()));
+    let mut read = READ.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*read {
+        Some((known, table)) if *known == stamp => with(table),
+        _ => {
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(['#', '!']));
+            let gpus = lines.map(gpu).collect();
+            with(&read.insert((stamp, (text, gpus))).1)
+        }
+    }
+}
+
 fn text() -> String {
-    std::env::var_os("FLOCK_FAKE_NVML").and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default()
+    with_table(|(text, _)| text.clone())
 }
 
 fn gpus() -> Vec<Gpu> {
-    text().lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(['#', '!'])).map(gpu).collect()
+    with_table(|(_, gpus)| gpus.clone())
 }
 
 fn gpu(line: &str) -> Gpu {
@@ -164,30 +189,78 @@ impl Target {
     }
 }
 
-/// Live processes of instances that see this device. The first of an instance holds everything.
-fn engines(uuid: &str) -> Vec<(u32, u64)> {
-    let mut pids: Vec<u32> = fs::read_dir("/proc")
+/// A live process of an instance.
+#[derive(Clone)]
+struct Engine {
+    pid: u32,
+    instance: String,
+    visible: String,
+    declared: Option<u64>,
+}
+
+/// How old the list of live processes may be: the driver knows its own, and one question of flock is many calls here.
+const FRESH: Duration = Duration::from_millis(20);
+/// Processes that were no engine's, by number and inode, with the time that this was first seen. An engine is one
+/// soon after its start: who was none for long is not read again.
+static SETTLED: Mutex<BTreeMap<(u32, u64), Instant>> = Mutex::new(BTreeMap::new());
+const OLD: Duration = Duration::from_secs(5);
+static LIVE: Mutex<Option<(Instant, Vec<Engine>)>> = Mutex::new(None);
+
+fn live() -> Vec<Engine> {
+    let mut known = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, engines)) = known.as_ref().filter(|(looked, _)| looked.elapsed() < FRESH) {
+        return engines.clone();
+    }
+    let mut processes: Vec<(u32, u64)> = fs::read_dir("/proc")
         .into_iter()
         .flatten()
         .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.ino())))
         .collect();
-    pids.sort_unstable();
+    processes.sort_unstable();
+    let mut settled = SETTLED.lock().unwrap_or_else(PoisonError::into_inner);
+    settled.retain(|process, _| processes.binary_search(process).is_ok());
+    let engines: Vec<Engine> = processes
+        .into_iter()
+        .filter_map(|process| {
+            let since = *settled.entry(process).or_insert_with(Instant::now);
+            if since.elapsed() > OLD {
+                return None;
+            }
+            let engine = engine(process.0);
+            // Of an engine, its end is all that can change.
+            if engine.is_some() {
+                settled.remove(&process);
+            }
+            engine
+        })
+        .collect();
+    *known = Some((Instant::now(), engines.clone()));
+    engines
+}
+
+fn engine(pid: u32) -> Option<Engine> {
+    let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let environ = String::from_utf8_lossy(&environ);
+    let value = |name: &str| environ.split('\0').find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='));
+    Some(Engine {
+        pid,
+        instance: value("FLOCK_INSTANCE")?.to_owned(),
+        visible: value("CUDA_VISIBLE_DEVICES")?.to_owned(),
+        declared: value("FLOCK_FAKE_HOLD_MIB").and_then(|mib| mib.parse::<u64>().ok()).map(|mib| mib * MIB),
+    })
+}
+
+/// Live processes of instances that see this device. The first of an instance holds everything.
+fn engines(uuid: &str) -> Vec<(u32, u64)> {
     let mut instances = Vec::new();
     let mut found = Vec::new();
-    for pid in pids {
-        let Ok(environ) = fs::read(format!("/proc/{pid}/environ")) else { continue };
-        let environ = String::from_utf8_lossy(&environ);
-        let value = |name: &str| environ.split('\0').find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='));
-        let (Some(instance), Some(visible)) = (value("FLOCK_INSTANCE"), value("CUDA_VISIBLE_DEVICES")) else {
-            continue;
-        };
-        if !visible.split(',').any(|device| device.trim() == uuid) || instances.iter().any(|known| known == instance) {
-            continue;
+    for engine in live() {
+        let sees = engine.visible.split(',').any(|device| device.trim() == uuid);
+        if sees && !instances.contains(&engine.instance) {
+            instances.push(engine.instance);
+            found.push((engine.pid, engine.declared.unwrap_or_else(|| resident(engine.pid))));
         }
-        instances.push(instance.to_owned());
-        let declared = value("FLOCK_FAKE_HOLD_MIB").and_then(|mib| mib.parse::<u64>().ok()).map(|mib| mib * MIB);
-        found.push((pid, declared.unwrap_or_else(|| resident(pid))));
     }
     found
 }
@@ -200,7 +273,7 @@ fn resident(pid: u32) -> u64 {
 
 fn target(handle: Handle) -> Option<Target> {
     let (gpu, slice) = (handle as usize & 0xffff, handle as usize >> 16);
-    let gpu = gpus().into_iter().nth(gpu.checked_sub(1)?)?;
+    let gpu = with_table(|(_, gpus)| gpus.get(gpu.checked_sub(1)?).cloned())?;
     let slice = match slice.checked_sub(1) {
         Some(index) => Some(gpu.slices().into_iter().nth(index)?),
         None => None,
@@ -329,6 +402,9 @@ exports! {
     }
     nvmlDeviceGetUUID(device: Handle, to: *mut c_char, length: c_uint) {
         let target = target(device).ok_or(INVALID_ARGUMENT)?;
+        if target.gpu.has("nouuid") {
+            return Err(NOT_SUPPORTED);
+        }
         Ok(put_text(target.uuid(), to, length as usize))
     }
     nvmlDeviceGetPciInfo_v3(device: Handle, to: *mut Pci) {
