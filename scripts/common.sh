@@ -37,8 +37,8 @@ jobs_for_memory() {
 now() { date +%s; }
 took() { local s=$(($(now) - $1)); printf '%d min %02d s' $((s / 60)) $((s % 60)); }
 
-# gnu or musl, as in the node agent's file name.
-libc_word() { if ldd --version 2>&1 | grep -qi musl; then echo musl; else echo gnu; fi; }
+# gnu or musl, as in the node agent's file name. musl's ldd ends with 1.
+libc_word() { case $(ldd --version 2>&1 || true) in *musl*) echo musl ;; *) echo gnu ;; esac }
 
 # Where cargo puts what it builds.
 target_folder() {
