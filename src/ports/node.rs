@@ -143,7 +143,10 @@ impl NodeError {
                 let port = if port == "22" { String::new() } else { format!("-p {port} ") };
                 let folder = known_hosts.rsplit_once('/').map(|(folder, _)| folder).filter(|_| *folder_missing);
                 let folder = folder.map(|folder| format!("mkdir -m 700 {} && ", shell_word(folder))).unwrap_or_default();
-                let through = through.as_ref().map(|hop| format!("ssh {} ", shell_word(hop))).unwrap_or_default();
+                // Options and a host: each is a word of its own.
+                let words = through.iter().flat_map(|hop| hop.split_ascii_whitespace()).map(shell_word);
+                let words: Vec<String> = words.collect();
+                let through = if words.is_empty() { String::new() } else { format!("ssh {} ", words.join(" ")) };
                 // What is scanned stands under the name that was scanned.
                 let alias = alias.as_ref().map(|alias| {
                     let alias = alias.replace(['\\', '/', '&', '\n'], "?");
@@ -282,6 +285,8 @@ mod tests {
             hint("[ada-1]:2222", "/home/u/.ssh/known_hosts", Some("me@gate"), None),
             "mkdir -m 700 /home/u/.ssh && ssh me@gate ssh-keyscan -p 2222 ada-1 >> /home/u/.ssh/known_hosts"
         );
+        let through = hint("ada-1:22", "/k/known_hosts", Some("-p 2200 me@gate"), None);
+        assert!(through.contains("ssh -p 2200 me@gate ssh-keyscan ada-1"), "{through}");
         let shown = hint("a;id:22", "/home/a b/$(x)/known_hosts", Some("a;b@gate"), None);
         assert_eq!(
             shown,
