@@ -109,6 +109,18 @@ pub fn format_bytes(bytes: u64) -> String {
     format!("{:.1} {unit}", bytes as f64 / scale as f64)
 }
 
+/// `117 MB/s`, `1.2 GB/s`, `900 B/s`: decimal units, as networks are sold; two digits at least.
+pub fn format_rate(bytes_per_s: u64) -> String {
+    let (scale, unit) = match bytes_per_s {
+        b if b >= 1_000_000_000 => (1e9, "GB/s"),
+        b if b >= 1_000_000 => (1e6, "MB/s"),
+        b if b >= 1_000 => (1e3, "KB/s"),
+        b => return format!("{b} B/s"),
+    };
+    let amount = bytes_per_s as f64 / scale;
+    if amount < 9.95 { format!("{amount:.1} {unit}") } else { format!("{amount:.0} {unit}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,6 +131,12 @@ mod tests {
         assert_eq!(parse_bytes("1.5GB"), Ok(Bytes(1_500_000_000)));
         assert_eq!(parse_bytes("0.1 KiB"), Ok(Bytes(102)));
         assert_eq!(parse_bytes("600MiB"), Ok(Bytes(600 * MIB)));
+    }
+
+    #[test]
+    fn rates_have_two_digits() {
+        let shown = [0, 999, 1_000, 117_400_000, 9_940_000, 9_950_000, 1_250_000_000].map(format_rate);
+        assert_eq!(shown, ["0 B/s", "999 B/s", "1.0 KB/s", "117 MB/s", "9.9 MB/s", "10 MB/s", "1.2 GB/s"]);
     }
 
     #[test]

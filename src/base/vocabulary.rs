@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// A word that is not in its table, with the table's words for the hint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown {kind} `{word}`")]
+#[error("unknown {kind} `{word}`: it is none of {}", known.join(", "))]
 pub struct ParseWordError {
     /// What was expected, such as `quality`.
     pub kind: &'static str,
@@ -234,6 +234,15 @@ words! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_unknown_word_is_told_with_the_known_ones() {
+        let error = "fp8_ds_mla".parse::<Dtype>().expect_err("no such type").to_string();
+        assert!(
+            error.starts_with("unknown dtype `fp8_ds_mla`: it is none of f32, ") && error.contains("fp8"),
+            "{error}"
+        );
+    }
 
     fn rank(text: &str) -> u8 {
         text.parse::<Quality>().expect("a known quality").rank()

@@ -6,10 +6,10 @@
 use serde_json::Value;
 
 use super::class_defaults::{ClassDefaults, class_defaults};
-use super::families::known_hf;
+use super::families::{encoder_hf, known_hf};
 use super::gguf_model::MAX_LAYERS;
 use super::json::{Object, as_number};
-use super::layers::{constant_state, deci_kv_heads, sliding};
+use super::layers::{constant_state, deci_kv_heads, global_heads, shared_kv, sliding};
 use super::quantisation::quantisation;
 use super::ranges::{Listing, Ranges, Reader, Stop};
 use super::{Architecture, Mla, PerLayer, Quantisation, WeightsError};
@@ -113,21 +113,30 @@ fn parse(root: Object<'_>) -> Result<Config, WeightsError> {
         .count(&["head_dim", "attention_head_dim", "kv_channels", "d_kv"])
         .or(class.and_then(|class| class.head_dim))
         .unwrap_or(width);
-    let (head_dim_k, head_dim_v) = match &mla {
+    let (mut head_dim_k, mut head_dim_v) = match &mla {
         Some(found) => {
             let nope = text.count(&["qk_nope_head_dim"]).unwrap_or(head_dim);
             (nope.saturating_add(found.qk_rope_head_dim), text.count(&["v_head_dim"]).unwrap_or(head_dim))
         }
         None => (head_dim, text.count(&["v_head_dim"]).unwrap_or(head_dim)),
     };
-    let sliding = if known { sliding(text, root, layers, class, &mut kv_heads) } else { None };
+    let mut sliding = if known { sliding(text, root, layers, class, &mut kv_heads) } else { None };
+    if known && mla.is_none() {
+        let own = (head_dim_k, head_dim_v);
+        (head_dim_k, head_dim_v) = global_heads(text, layers, sliding.as_mut(), &mut kv_heads, own);
+        shared_kv(text, layers, &mut kv_heads);
+    }
     let constant_state = if known { constant_state(text, layers, hidden, &heads, &mut kv_heads) } else { None };
     // Without heads there is no cache, which only a network without attention may say.
     let attention_free = constant_state.as_ref().is_some_and(|state| state.layers == layers) && heads.max() == 0;
     if heads.max() == 0 && !attention_free {
         return Err(missing("num_attention_heads"));
     }
-    if kv_heads.max() == 0 && constant_state.is_none() {
+    let encoder = encoder_hf(name);
+    if encoder {
+        kv_heads = PerLayer::All(0);
+    }
+    if kv_heads.max() == 0 && constant_state.is_none() && !encoder {
         return Err(missing("a usable num_key_value_heads"));
     }
     if (head_dim_k == 0 || head_dim_v == 0) && mla.is_none() && !attention_free {

@@ -54,6 +54,20 @@ pub enum WeightsError {
 }
 
 impl WeightsError {
+    /// The same about a file that lies in a folder (with its `/`).
+    pub(super) fn below(self, folder: &str) -> Self {
+        let inside = |name: String| format!("{folder}{name}");
+        match self {
+            Self::Truncated { file, text } => Self::Truncated { file: inside(file), text },
+            Self::Malformed { file, text } => Self::Malformed { file: inside(file), text },
+            Self::MissingField { file, field } => Self::MissingField { file: inside(file), field },
+            Self::Shards { name, present, expected } => Self::Shards { name: inside(name), present, expected },
+            Self::NoWeights(text) => Self::NoWeights(format!("{folder}: {text}")),
+            Self::Ambiguous(text) => Self::Ambiguous(format!("{folder}: {text}")),
+            other @ (Self::Name(_) | Self::Pickled(_)) => other,
+        }
+    }
+
     /// A header that is no header. The text may quote it.
     pub(super) fn malformed(file: &str, text: impl Into<String>) -> Self {
         Self::Malformed { file: file.to_owned(), text: escape_obeyed(&text.into()).into_owned() }

@@ -213,8 +213,40 @@ const GGUF: &[&str] = &[
     "xverse",
 ];
 
+/// Networks that read a text once and keep nothing of it (embedding, reranking), as the first part of the name in
+/// config.json.
+const HF_ENCODERS: &[&str] =
+    &["Bert", "DebertaV2", "Electra", "Gte", "ModernBert", "MPNet", "NewModel", "NomicBert", "Roberta", "XLMRoberta"];
+
+/// The same in GGUF: `llama_model::create_memory` makes no cache for them.
+const GGUF_ENCODERS: &[&str] = &[
+    "bert",
+    "eurobert",
+    "gemma-embedding",
+    "jina-bert-v2",
+    "jina-bert-v3",
+    "modern-bert",
+    "neo-bert",
+    "nomic-bert",
+    "nomic-bert-moe",
+];
+
+/// Whether a config.json architecture is an encoder.
+pub(super) fn encoder_hf(name: &str) -> bool {
+    let stem = name.split_once("For").map_or(name, |(stem, _)| stem);
+    HF_ENCODERS.contains(&stem) || HF_ENCODERS.contains(&stem.trim_end_matches("Model"))
+}
+
+/// Whether a GGUF architecture is an encoder.
+pub(super) fn encoder_gguf(name: &str) -> bool {
+    GGUF_ENCODERS.contains(&name)
+}
+
 /// Whether a config.json architecture is known.
 pub(super) fn known_hf(name: &str) -> bool {
+    if encoder_hf(name) {
+        return true;
+    }
     let stem = ["ForConditionalGeneration", "ForCausalLM", "LMHeadModel", "ForImageTextToText", "Model"]
         .iter()
         .find_map(|ending| name.strip_suffix(ending))
@@ -224,7 +256,7 @@ pub(super) fn known_hf(name: &str) -> bool {
 
 /// Whether a GGUF architecture is known.
 pub(super) fn known_gguf(name: &str) -> bool {
-    GGUF.contains(&name)
+    GGUF.contains(&name) || encoder_gguf(name)
 }
 
 /// `(period, first layer is full)` of sliding-window layers in GGUF files that only state the window, as

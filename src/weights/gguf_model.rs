@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use super::families::{gguf_sliding_period, known_gguf};
+use super::families::{encoder_gguf, gguf_sliding_period, known_gguf};
 use super::ggml::file_type_name;
 use super::gguf::{Header, TensorInfo, Value};
+use super::layers::share_last;
 use super::{
     Architecture, ConstantState, Mla, PerLayer, Quantisation, Sliding, Tensors, Variant, VariantFile, WeightsError,
 };
@@ -71,8 +72,9 @@ fn totals(header: &Header) -> Tensors {
             if !wide || name.contains(".ffn_gate_inp") {
                 tensors.replicated_bytes = tensors.replicated_bytes.saturating_add(*bytes);
             }
-        } else if name.starts_with("token_embd.") || name.starts_with("per_layer_token_embd.") {
-            // llama.cpp keeps both on the host, as layers of kind "input".
+        } else if name.starts_with("per_layer_token_embd.") {
+            tensors.host_bytes = tensors.host_bytes.saturating_add(*bytes);
+        } else if name.starts_with("token_embd.") {
             tensors.embedding_bytes = tensors.embedding_bytes.saturating_add(*bytes);
         } else if name == "output.weight" {
             tensors.output_bytes = tensors.output_bytes.saturating_add(*bytes);
@@ -148,15 +150,27 @@ fn architecture(
         }
         _ => None,
     };
-    let sliding = sliding(&keys, layers, known);
-    narrow_sliding_heads(&keys, layers, sliding.as_ref(), &mut head_dim_k, &mut head_dim_v, &mut kv_heads);
+    let mut sliding = sliding(&keys, layers, known);
+    if let Some(sliding) = &mut sliding {
+        sliding.head_dims = sliding_head_dims(&keys, (head_dim_k, head_dim_v));
+    }
     let constant_state = constant_state(&keys, layers, &heads, &mut kv_heads);
+    if known {
+        // `llama_hparams::has_kv`: the last layers of Gemma 3n and 4 reuse earlier keys and values.
+        share_last(layers, keys.count("attention.shared_kv_layers").unwrap_or(0), &mut kv_heads);
+        // Layers for multi-token prediction have a cache only in a context of their own.
+        share_last(layers, keys.count("nextn_predict_layers").unwrap_or(0), &mut kv_heads);
+    }
+    let encoder = encoder_gguf(name);
+    if encoder {
+        kv_heads = PerLayer::All(0);
+    }
     // Without heads there is no cache, which only a network without attention may say.
     let free = attention_free(name) || constant_state.as_ref().is_some_and(|state| state.layers == layers);
     if !free && heads.max() == 0 {
         return Err(missing("a usable attention.head_count"));
     }
-    if !free && constant_state.is_none() && kv_heads.max() == 0 {
+    if !free && constant_state.is_none() && kv_heads.max() == 0 && !encoder {
         return Err(missing("a usable attention.head_count_kv"));
     }
     if !free && (head_dim_k == 0 || head_dim_v == 0) {
@@ -174,6 +188,9 @@ fn architecture(
         .and_then(|vocab| u32::try_from(vocab).ok())
         .ok_or_else(|| missing("the vocabulary's size"))?;
     let experts = keys.count("expert_count").filter(|count| *count > 0);
+    // Where every layer has experts, the width of a plain MLP is a number without a matrix.
+    let plain = |tensor: &TensorInfo| layer_of(&tensor.name).is_some() && tensor.name.ends_with(".ffn_down.weight");
+    let has_plain = experts.is_none() || header.tensors.iter().any(plain);
     let vision = tensors.vision_bytes > 0;
     Ok(Architecture {
         name: name.to_owned(),
@@ -183,7 +200,10 @@ fn architecture(
         kv_heads,
         head_dim_k,
         head_dim_v,
-        intermediate: keys.per_layer("feed_forward_length").map(|width| width.max()).filter(|width| *width > 0),
+        intermediate: keys
+            .per_layer("feed_forward_length")
+            .map(|width| width.max())
+            .filter(|width| *width > 0 && has_plain),
         moe_intermediate: keys
             .per_layer("expert_feed_forward_length")
             .map(|width| width.max())
@@ -232,33 +252,14 @@ fn sliding(keys: &Keys<'_>, layers: u32, known: bool) -> Option<Sliding> {
         }
         None => every(gguf_sliding_period(keys.name)?),
     };
-    Some(Sliding { window, layers: pattern })
+    Some(Sliding { window, layers: pattern, head_dims: None })
 }
 
-/// Where sliding layers have narrower heads (Gemma 4), the narrow head becomes the unit and full layers get
-/// proportionally more heads, so that bytes per token stay exact.
-fn narrow_sliding_heads(
-    keys: &Keys<'_>,
-    layers: u32,
-    sliding: Option<&Sliding>,
-    head_dim_k: &mut u32,
-    head_dim_v: &mut u32,
-    kv_heads: &mut PerLayer,
-) {
-    let (Some(sliding), Some(narrow_k)) = (sliding, keys.count("attention.key_length_swa")) else { return };
-    let narrow_v = keys.count("attention.value_length_swa").unwrap_or(narrow_k);
-    if narrow_k == 0 || narrow_v == 0 || narrow_k >= *head_dim_k {
-        return;
-    }
-    let factor = head_dim_k.div_ceil(narrow_k).max(head_dim_v.div_ceil(narrow_v));
-    let each = (0..layers as usize)
-        .map(|layer| {
-            let own = kv_heads.at(layer);
-            if sliding.layers.get(layer) == Some(&true) { own } else { own.saturating_mul(factor) }
-        })
-        .collect();
-    *kv_heads = PerLayer::Each(each);
-    (*head_dim_k, *head_dim_v) = (narrow_k, narrow_v);
+/// Widths of the heads of sliding layers where they are others than in full layers (Gemma 4).
+fn sliding_head_dims(keys: &Keys<'_>, own: (u32, u32)) -> Option<(u32, u32)> {
+    let key = keys.count("attention.key_length_swa").filter(|width| *width > 0)?;
+    let value = keys.count("attention.value_length_swa").filter(|width| *width > 0).unwrap_or(key);
+    ((key, value) != own).then_some((key, value))
 }
 
 /// Layers with a state of constant size, as `llama_hparams::n_embd_r` and `n_embd_s` compute it (in f32).
@@ -292,7 +293,8 @@ fn constant_state(keys: &Keys<'_>, layers: u32, heads: &PerLayer, kv_heads: &mut
             ("mamba" | "mamba2", _) => vec![true; count],
             ("qwen3next" | "qwen35" | "qwen35moe", _) => {
                 let interval = keys.count("full_attention_interval").filter(|n| *n > 0).unwrap_or(4);
-                (0..layers).map(|layer| !(layer + 1).is_multiple_of(interval)).collect()
+                let trunk = layers.saturating_sub(keys.count("nextn_predict_layers").unwrap_or(0));
+                (0..layers).map(|layer| layer < trunk && !(layer + 1).is_multiple_of(interval)).collect()
             }
             // Elsewhere a layer without KV heads is the recurrent one.
             (_, PerLayer::Each(_)) => (0..count).map(|layer| kv_heads.at(layer) == 0).collect(),
@@ -306,7 +308,11 @@ fn constant_state(keys: &Keys<'_>, layers: u32, heads: &PerLayer, kv_heads: &mut
         *kv_heads = PerLayer::Each(each);
     }
     let recurrent = recurrent.iter().filter(|layer| **layer).count() as u32;
-    (recurrent > 0).then(|| ConstantState { layers: recurrent, bytes_per_sequence: elements.saturating_mul(4) })
+    (recurrent > 0).then(|| ConstantState {
+        layers: recurrent,
+        bytes_per_sequence: elements.saturating_mul(4),
+        served_bytes_per_sequence: None,
+    })
 }
 
 /// The quantisation's name: `general.file_type`, unless the tensors say otherwise.

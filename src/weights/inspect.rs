@@ -1,6 +1,6 @@
 //! From a listing to variants: which files are one set of weights, and what is in them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::config_json::{CONFIG, Config, read_config};
 use super::gguf::{self, Header};
@@ -32,7 +32,8 @@ pub enum Inspect {
 /// Reads what weights a folder holds, from headers alone.
 ///
 /// Call it again after every [`Inspect::Need`], with the bytes added to `ranges`. A folder with several GGUF
-/// files gives several variants; safetensors give one. What cannot be used (a missing shard, a broken file) is
+/// files gives several variants; safetensors give one, and one for every sub-folder with a `config.json` of its own
+/// (its `start_file` is that folder). What cannot be used (a missing shard, a broken file) is
 /// a note on the others, and an error where nothing else is there.
 ///
 /// # Errors
@@ -97,15 +98,59 @@ fn make_ids_unique(variants: &mut [Variant]) {
     }
 }
 
-/// One safetensors set: an index with its shards, shards, `model.safetensors`, another single file, and last
-/// `consolidated*`, which repeats the same weights in Mistral's layout.
+/// The safetensors sets of the folder itself and of its sub-folders that are models of their own.
 fn safetensors_sets(
     listing: &Listing,
     ranges: &Ranges,
     variants: &mut Vec<Variant>,
-    _problems: &mut Vec<WeightsError>,
+    problems: &mut Vec<WeightsError>,
 ) -> Result<(), Stop> {
-    let Some(set) = safetensors_set(listing, ranges)? else { return Ok(()) };
+    match safetensors_variant(listing, ranges) {
+        Ok(found) => variants.extend(found),
+        Err(Stop::Error(error)) => problems.push(error),
+        Err(need) => return Err(need),
+    }
+    // What a sub-folder of a usable model has may be anything, such as the adapter or the pooling layer of another.
+    let quiet = !variants.is_empty() || listing.iter().any(|(name, _)| name.ends_with(".gguf"));
+    for folder in model_folders(listing) {
+        match safetensors_variant(&listing.below(folder), ranges) {
+            Ok(Some(variant)) => variants.push(moved_below(variant, folder)),
+            Ok(None) => {}
+            Err(Stop::Error(error)) if !quiet => problems.push(error.below(folder)),
+            Err(Stop::Error(_)) => {}
+            Err(need) => return Err(need),
+        }
+    }
+    Ok(())
+}
+
+/// Sub-folders (with their `/`) that hold a configuration and safetensors. Those of a pipeline of several models
+/// (diffusers' `model_index.json`) are parts of it and none of them a language model to serve.
+fn model_folders(listing: &Listing) -> BTreeSet<&str> {
+    if listing.size("model_index.json").is_some() {
+        return BTreeSet::new();
+    }
+    let folder = |name| -> Option<&str> { Some(&name[..=str::rfind(name, '/')?]) };
+    let weighty = listing.iter().filter(|(name, _)| name.ends_with(".safetensors") || base_name(name) == INDEX);
+    weighty
+        .filter_map(|(name, _)| folder(name))
+        .filter(|folder| listing.size(&format!("{folder}{CONFIG}")).is_some())
+        .collect()
+}
+
+/// A variant of a sub-folder, as the whole listing names its files.
+fn moved_below(mut variant: Variant, folder: &str) -> Variant {
+    for file in &mut variant.files {
+        file.name.insert_str(0, folder);
+    }
+    variant.start_file = Some(folder.trim_end_matches('/').to_owned());
+    variant
+}
+
+/// One safetensors set: an index with its shards, shards, `model.safetensors`, another single file, and last
+/// `consolidated*`, which repeats the same weights in Mistral's layout.
+fn safetensors_variant(listing: &Listing, ranges: &Ranges) -> Result<Option<Variant>, Stop> {
+    let Some(set) = safetensors_set(listing, ranges)? else { return Ok(None) };
     if listing.size(CONFIG).is_none() {
         return Err(WeightsError::NoWeights(format!("safetensors without a {CONFIG}")).into());
     }
@@ -122,8 +167,7 @@ fn safetensors_sets(
     files.sort_by(|a, b| a.name.cmp(&b.name));
     if set.absent {
         let index = read_index(listing, ranges, INDEX)?;
-        variants.push(from_index(&index, INDEX, files, config)?);
-        return Ok(());
+        return Ok(Some(from_index(&index, INDEX, files, config)?));
     }
     // All headers are there before the first is read, so that many shards are not read many times.
     for name in &set.files {
@@ -133,8 +177,7 @@ fn safetensors_sets(
     for name in &set.files {
         tensors.extend(read_header(listing, ranges, name)?);
     }
-    variants.push(from_headers(&tensors, files, config)?);
-    Ok(())
+    Ok(Some(from_headers(&tensors, files, config)?))
 }
 
 /// The chosen files of a folder.
@@ -208,6 +251,18 @@ fn shards(name: &str, present: usize, expected: usize) -> WeightsError {
     WeightsError::Shards { name: name.to_owned(), present: count(present), expected: count(expected) }
 }
 
+/// Other files whose headers [`inspect`] will ask for once it asks for this one's: the other shards of the set, and of
+/// GGUF every other set. Who reads over a network may fetch the first bytes of all of them at once.
+pub fn read_alongside(listing: &Listing, file: &str) -> Vec<String> {
+    let names = listing.iter().map(|(name, _)| name).filter(|name| *name != file);
+    if file.ends_with(".gguf") {
+        return names.filter(|name| name.ends_with(".gguf") && !is_projector(name)).map(str::to_owned).collect();
+    }
+    let Some(own) = shard(file, ".safetensors") else { return Vec::new() };
+    let sibling = |name: &&str| shard(name, ".safetensors").is_some_and(|s| (s.stem, s.count) == (own.stem, own.count));
+    names.filter(sibling).map(str::to_owned).collect()
+}
+
 /// Every GGUF set of the folder, its sub-folders included.
 fn gguf_sets(
     listing: &Listing,
@@ -240,6 +295,8 @@ fn gguf_sets(
         }
     }
     for variant in &mut variants[first..] {
+        // One of them is loaded; the largest bounds it.
+        variant.tensors.projector_bytes = projectors.iter().filter_map(|name| listing.size(name)).max().unwrap_or(0);
         for projector in &projectors {
             variant.notes.push(format!("vision projector {} lies beside the weights", base_name(projector)));
         }

@@ -45,7 +45,7 @@ pub(super) fn sliding(
             let each = flags.iter().enumerate().map(|(layer, slides)| if *slides { own } else { kv_heads.at(layer) });
             *kv_heads = PerLayer::Each(each.collect());
         }
-        return Some(Sliding { window, layers: flags });
+        return Some(Sliding { window, layers: flags, head_dims: None });
     }
     let flags = if let Some(words) = words(text) {
         (0..layers as usize).map(|layer| words.get(layer).is_some_and(|word| is_sliding_word(word))).collect()
@@ -69,7 +69,7 @@ pub(super) fn sliding(
             _ => return None,
         }
     };
-    flags.iter().any(|slides| *slides).then_some(Sliding { window, layers: flags })
+    flags.iter().any(|slides| *slides).then_some(Sliding { window, layers: flags, head_dims: None })
 }
 
 /// Nemotron's `block_configs`: KV heads per layer, 0 where attention was removed.
@@ -83,8 +83,7 @@ pub(super) fn deci_kv_heads(text: Object<'_>, heads: &PerLayer) -> Option<PerLay
     Some(PerLayer::Each(each.collect()))
 }
 
-/// Layers whose state does not grow with tokens. Takes their KV heads away. State in f32, which is what
-/// llama.cpp keeps and the most that vLLM keeps (`mamba_ssm_cache_dtype`).
+/// Layers whose state does not grow with tokens. Takes their KV heads away.
 pub(super) fn constant_state(
     text: Object<'_>,
     layers: u32,
@@ -99,7 +98,64 @@ pub(super) fn constant_state(
     }
     let count = kinds.iter().filter(|kind| kind.state).count() as u32;
     let elements = state_elements(text, hidden, heads);
-    (count > 0).then(|| ConstantState { layers: count, bytes_per_sequence: elements.saturating_mul(4) })
+    // vLLM: `mamba_ssm_cache_dtype` is the model's type unless config.json states one; the convolution's is the
+    // model's, and Kimi's delta state is always f32 (`MambaStateDtypeCalculator`).
+    let wide = text.text(&["mamba_ssm_dtype", "mamba_ssm_cache_dtype"]) == Some("float32")
+        || text.object(&["linear_attn_config"]).is_some();
+    let served =
+        elements.convolution.saturating_mul(2).saturating_add(elements.state.saturating_mul(if wide { 4 } else { 2 }));
+    (count > 0).then(|| ConstantState {
+        layers: count,
+        bytes_per_sequence: elements.convolution.saturating_add(elements.state).saturating_mul(4),
+        served_bytes_per_sequence: Some(served),
+    })
+}
+
+/// Elements of one layer's state for one sequence.
+#[derive(Debug, Clone, Copy)]
+struct StateElements {
+    convolution: u64,
+    state: u64,
+}
+
+/// Layers at the end that reuse the keys and values of earlier ones (`num_kv_shared_layers` of Gemma 3n and 4).
+pub(super) fn shared_kv(text: Object<'_>, layers: u32, kv_heads: &mut PerLayer) {
+    let shared = text.count(&["num_kv_shared_layers"]).unwrap_or(0);
+    share_last(layers, shared, kv_heads);
+}
+
+/// Takes the KV heads of the last `shared` layers away.
+pub(super) fn share_last(layers: u32, shared: u32, kv_heads: &mut PerLayer) {
+    if shared == 0 || shared >= layers {
+        return;
+    }
+    let own = (layers - shared) as usize;
+    let each = (0..layers as usize).map(|layer| if layer < own { kv_heads.at(layer) } else { 0 });
+    *kv_heads = PerLayer::Each(each.collect());
+}
+
+/// Gemma 4: full layers have heads of another width (`global_head_dim`), and other numbers of KV heads. Answers the
+/// widths of a full layer's heads.
+pub(super) fn global_heads(
+    text: Object<'_>,
+    layers: u32,
+    sliding: Option<&mut Sliding>,
+    kv_heads: &mut PerLayer,
+    own: (u32, u32),
+) -> (u32, u32) {
+    let Some(sliding) = sliding else { return own };
+    if let Some(global) = text.count(&["num_global_key_value_heads"]).filter(|count| *count > 0) {
+        let slides = |layer: usize| sliding.layers.get(layer) == Some(&true);
+        let each = (0..layers as usize).map(|layer| if slides(layer) { kv_heads.at(layer) } else { global });
+        *kv_heads = PerLayer::Each(each.collect());
+    }
+    match text.count(&["global_head_dim"]).filter(|width| *width > 0 && *width != own.0) {
+        Some(width) => {
+            sliding.head_dims = Some(own);
+            (width, width)
+        }
+        None => own,
+    }
 }
 
 /// What a layer keeps per sequence.
@@ -153,8 +209,7 @@ fn layer_kinds(text: Object<'_>, layers: u32) -> Option<Vec<Kind>> {
     matches!(model_type, "mamba" | "mamba2" | "falcon_mamba").then(|| vec![either(true); count])
 }
 
-/// Elements of one layer's state for one sequence.
-fn state_elements(text: Object<'_>, hidden: u32, heads: &PerLayer) -> u64 {
+fn state_elements(text: Object<'_>, hidden: u32, heads: &PerLayer) -> StateElements {
     let n = |keys: &[&str], default: u64| text.number(keys).unwrap_or(default).min(1 << 24);
     let hidden = u64::from(hidden);
     if let Some(values) = text.number(&["linear_num_value_heads"]) {
@@ -163,32 +218,34 @@ fn state_elements(text: Object<'_>, hidden: u32, heads: &PerLayer) -> u64 {
             (n(&["linear_num_key_heads"], 16), n(&["linear_key_head_dim"], 128), n(&["linear_value_head_dim"], 128));
         let kernel = n(&["linear_conv_kernel_dim"], 4);
         let values = values.min(1 << 16);
-        return (values * kd).saturating_mul(vd)
-            + kernel.saturating_sub(1).saturating_mul((2 * keys * kd).saturating_add(values * vd));
+        let convolution = kernel.saturating_sub(1).saturating_mul((2 * keys * kd).saturating_add(values * vd));
+        return StateElements { convolution, state: (values * kd).saturating_mul(vd) };
     }
     if let Some(linear) = text.object(&["linear_attn_config"]) {
         let heads = linear.number(&["num_heads"]).unwrap_or(u64::from(heads.max())).min(1 << 16);
         let width = linear.number(&["head_dim"]).unwrap_or(128).min(1 << 16);
         let kernel = linear.number(&["short_conv_kernel_size"]).unwrap_or(4).clamp(1, 64);
-        return (heads * width).saturating_mul(width + 3 * (kernel - 1));
+        let all = heads * width;
+        return StateElements { convolution: all.saturating_mul(3 * (kernel - 1)), state: all.saturating_mul(width) };
     }
     if let Some(length) = text.number(&["conv_L_cache"]) {
-        return hidden.saturating_mul(length.clamp(1, 1 << 16) - 1);
+        return StateElements { convolution: hidden.saturating_mul(length.clamp(1, 1 << 16) - 1), state: 0 };
     }
     if let Some(count) = text.number(&["mamba_num_heads", "mamba_n_heads"]) {
         let inner = count.min(1 << 16) * n(&["mamba_head_dim", "mamba_d_head"], 64).min(1 << 16);
         let state = n(&["ssm_state_size", "mamba_d_state", "state_size"], 128).min(1 << 16);
         let groups = n(&["n_groups", "mamba_n_groups"], 8).min(1 << 12);
         let kernel = n(&["conv_kernel", "mamba_d_conv"], 4).clamp(1, 64);
-        return inner.saturating_mul(state) + (kernel - 1) * inner.saturating_add(2 * groups * state);
+        let convolution = (kernel - 1) * inner.saturating_add(2 * groups * state);
+        return StateElements { convolution, state: inner.saturating_mul(state) };
     }
     if text.value(&["attn_type_list"]).is_some() {
         let width = n(&["head_dim"], 128).min(1 << 16);
-        return u64::from(heads.max()).saturating_mul(width * width);
+        return StateElements { convolution: 0, state: u64::from(heads.max()).saturating_mul(width * width) };
     }
     // Mamba 1 (Jamba): inner width x state, and the convolution.
     let inner = hidden * n(&["mamba_expand", "expand"], 2).min(64);
     let state = n(&["mamba_d_state", "state_size"], 16).min(1 << 16);
     let kernel = n(&["mamba_d_conv", "conv_kernel"], 4).clamp(1, 64);
-    inner.saturating_mul(state + kernel - 1)
+    StateElements { convolution: inner.saturating_mul(kernel - 1), state: inner.saturating_mul(state) }
 }

@@ -1,20 +1,15 @@
 //! File names: which are refused, which are shards, which lie beside weights.
 
 use super::WeightsError;
-use crate::base::is_invisible;
+use crate::base::path_problem;
 
 /// Refuses names that could leave the folder or confuse a terminal. Names come from listings and indices of
 /// strangers.
 pub(super) fn check_name(name: &str) -> Result<(), WeightsError> {
-    let bad = name.is_empty()
-        || name.len() > 1024
-        || name.starts_with('/')
-        || name.starts_with('~')
-        || name.contains('\\')
-        || name.as_bytes().get(1) == Some(&b':')
-        || name.contains(is_invisible)
-        || name.split('/').any(|part| part.is_empty() || part == "." || part == "..");
-    if bad { Err(WeightsError::Name(name.chars().take(120).collect())) } else { Ok(()) }
+    match path_problem(name) {
+        Some(_) => Err(WeightsError::Name(name.chars().take(120).collect())),
+        None => Ok(()),
+    }
 }
 
 /// The name of a shard: everything before `-00001-of-00003`, its number and the count.

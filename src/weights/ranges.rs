@@ -14,6 +14,8 @@ const MAX_FILES: usize = 100_000;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listing {
     files: BTreeMap<String, u64>,
+    /// What stands before every name in the whole listing: empty, or a folder with its `/`.
+    prefix: String,
 }
 
 impl Listing {
@@ -42,6 +44,21 @@ impl Listing {
     /// All files in name order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
         self.files.iter().map(|(name, size)| (name.as_str(), *size))
+    }
+
+    /// The files of one folder (with its `/`) and below, named from there; bytes are asked for by their whole names.
+    pub(super) fn below(&self, folder: &str) -> Self {
+        let inside = self.files.range(folder.to_owned()..).take_while(|(name, _)| name.starts_with(folder));
+        let files = inside.map(|(name, size)| (name[folder.len()..].to_owned(), *size)).collect();
+        Self { files, prefix: format!("{}{folder}", self.prefix) }
+    }
+
+    /// Those files that a predicate keeps.
+    #[must_use]
+    pub fn only(&self, keep: impl Fn(&str) -> bool) -> Self {
+        let files =
+            self.files.iter().filter(|(name, _)| keep(name)).map(|(name, size)| (name.clone(), *size)).collect();
+        Self { files, prefix: self.prefix.clone() }
     }
 
     /// Whether nothing is listed.
@@ -130,6 +147,8 @@ impl From<WeightsError> for Stop {
 /// A file being read: its listing entry and what is there of it.
 pub(super) struct Reader<'a> {
     pub(super) file: &'a str,
+    /// Its name in the whole listing.
+    whole_name: String,
     pub(super) size: u64,
     pub(super) bytes: &'a [u8],
     ended: bool,
@@ -141,9 +160,11 @@ impl<'a> Reader<'a> {
         let Some(size) = listing.size(file) else {
             return Err(WeightsError::NoWeights(format!("{file} is not there")).into());
         };
-        let bytes = ranges.prefix(file);
+        let whole_name = format!("{}{file}", listing.prefix);
+        let bytes = ranges.prefix(&whole_name);
         let end = usize::try_from(size).unwrap_or(usize::MAX).min(bytes.len());
-        Ok(Self { file, size, bytes: &bytes[..end], ended: ranges.ended(file) })
+        let ended = ranges.ended(&whole_name);
+        Ok(Self { file, whole_name, size, bytes: &bytes[..end], ended })
     }
 
     /// The first `length` bytes, or the request for them (in chunks of at least `chunk`).
@@ -161,7 +182,7 @@ impl<'a> Reader<'a> {
             return Err(WeightsError::Truncated { file: self.file.to_owned(), text }.into());
         }
         let upto = length.max(have.saturating_add(chunk)).min(self.size);
-        Err(Stop::Need { file: self.file.to_owned(), offset: have, length: upto - have })
+        Err(Stop::Need { file: self.whole_name.clone(), offset: have, length: upto - have })
     }
 
     /// The whole of a small file.

@@ -70,6 +70,11 @@ fn layer_of(name: &str) -> Option<u32> {
     None
 }
 
+/// Whether a tensor is of the layers for multi-token prediction that Qwen keeps under a name of their own.
+fn is_prediction(name: &str) -> bool {
+    name.starts_with("mtp.") || name.contains(".mtp.")
+}
+
 /// Tensors that carry no weights of their own: scales, zero points, permutations.
 fn is_scale(name: &str) -> bool {
     const ENDINGS: &[&str] = &[
@@ -142,13 +147,13 @@ fn totals(tensors: &[(String, TensorEntry)], config: &Config) -> (Tensors, BTree
         }
         if is_vision(name) {
             totals.vision_bytes = totals.vision_bytes.saturating_add(bytes);
-        } else if let Some(layer) = layer_of(name) {
-            let layer = layer as usize;
+        } else if let Some(layer) = layer_of(name).or(is_prediction(name).then_some(0)) {
+            let layer = if is_prediction(name) { config.architecture.layers } else { layer } as usize;
             if totals.layer_bytes.len() <= layer {
                 totals.layer_bytes.resize(layer + 1, 0);
             }
             totals.layer_bytes[layer] = totals.layer_bytes[layer].saturating_add(bytes);
-            if is_replicated(name, tensor) && !scale {
+            if is_replicated(name, tensor) && !scale && layer < config.architecture.layers as usize {
                 totals.replicated_bytes = totals.replicated_bytes.saturating_add(bytes);
             }
             if !scale {
@@ -256,6 +261,7 @@ pub(super) fn from_index(
         vision_bytes: vision,
         parameters,
         exact: false,
+        ..Tensors::default()
     };
     let plain = match total.saturating_mul(8) / parameters.max(1) {
         0..=11 => "fp8",

@@ -2,7 +2,32 @@
 
 use std::collections::BTreeMap;
 
-use super::{Inspect, Listing, Ranges, Variant, WeightsError, inspect};
+use super::{Architecture, Inspect, Listing, PerLayer, Ranges, Variant, WeightsError, inspect};
+
+/// A small dense network.
+pub(crate) fn architecture(layers: u32, hidden: u32, heads: u32, kv_heads: u32) -> Architecture {
+    Architecture {
+        name: "LlamaForCausalLM".to_owned(),
+        layers,
+        hidden,
+        heads: PerLayer::All(heads),
+        kv_heads: PerLayer::All(kv_heads),
+        head_dim_k: hidden / heads.max(1),
+        head_dim_v: hidden / heads.max(1),
+        intermediate: Some(2 * hidden),
+        moe_intermediate: None,
+        experts: None,
+        experts_per_token: None,
+        vocab: 1000,
+        trained_context: Some(8192),
+        tied: false,
+        sliding: None,
+        mla: None,
+        constant_state: None,
+        vision_heads: None,
+        known: true,
+    }
+}
 
 /// Writes a GGUF file without its data: the listing says how large it would be.
 #[derive(Default)]

@@ -175,6 +175,68 @@ fn one_weight_set_per_folder() {
     assert!(matches!(error, WeightsError::Pickled(_)), "{error}");
 }
 
+/// Sub-folders that are models of their own, and those that are not.
+#[test]
+fn a_sub_folder_with_a_configuration_is_a_set_of_its_own() {
+    let mut fp8 = llama_config();
+    fp8["quantization_config"] = json!({ "quant_method": "fp8" });
+    let tensors = |dtype: &str| {
+        let name = |layer: u32| format!("model.layers.{layer}.mlp.up_proj.weight");
+        let writer = SafetensorsWriter::new().tensor(&name(0), &[512, 256], dtype).tensor(&name(1), &[512, 256], dtype);
+        writer.tensor("model.embed_tokens.weight", &[1000, 256], "BF16").finish()
+    };
+    let files = [
+        config(&llama_config()),
+        started("model.safetensors", tensors("BF16")),
+        whole("quantised/fp8/config.json", fp8.to_string()),
+        whole("quantised/fp8/tokenizer.json", "{}"),
+        started("quantised/fp8/model.safetensors", tensors("F8_E4M3")),
+        whole("1_Pooling/config.json", "{}"),
+        whole("2_Dense/config.json", "{}"),
+        started("2_Dense/model.safetensors", SafetensorsWriter::new().tensor("linear.weight", &[8, 8], "F32").finish()),
+        started("adapter/adapter_model.safetensors", SafetensorsWriter::new().tensor("a", &[8, 8], "F32").finish()),
+    ];
+    let variants = inspect_memory(&files).expect("readable");
+    let found: Vec<_> = variants.iter().map(|v| (v.id.as_str(), v.start_file.as_deref())).collect();
+    assert_eq!(found, [("bf16", None), ("fp8", Some("quantised/fp8"))]);
+    let names: Vec<&str> = variants[1].files.iter().map(|file| file.name.as_str()).collect();
+    let below = |name: &str| format!("quantised/fp8/{name}");
+    assert_eq!(names, [below("config.json"), below("model.safetensors"), below("tokenizer.json")]);
+    assert!(variants.iter().all(|variant| variant.notes.is_empty()), "{variants:#?}");
+    assert!(variants[1].tensors.total_bytes < variants[0].tensors.total_bytes);
+
+    // Alone, and broken: the error names the file from the top.
+    assert_eq!(only(&files[2..5]).start_file.as_deref(), Some("quantised/fp8"));
+    let error = inspect_memory(&[
+        whole("x/config.json", "{"),
+        files[4].clone(),
+        started("x/model.safetensors", tensors("BF16")),
+    ]);
+    assert!(error.expect_err("broken").to_string().starts_with("x/config.json: "));
+    // Parts of a pipeline of several models are none.
+    let parts = [whole("model_index.json", "{}"), files[2].clone(), files[4].clone()];
+    assert!(inspect_memory(&parts).is_err());
+}
+
+#[test]
+fn what_is_read_alongside_is_what_will_be_asked_for() {
+    let names = [
+        "a-00001-of-00002.safetensors",
+        "a-00002-of-00002.safetensors",
+        "b-00001-of-00002.safetensors",
+        "model.safetensors",
+        "x.gguf",
+        "sub/y.gguf",
+        "mmproj.gguf",
+    ];
+    let listing = Listing::new(names.map(|name| (name, 1))).expect("plain names");
+    assert_eq!(read_alongside(&listing, "a-00001-of-00002.safetensors"), ["a-00002-of-00002.safetensors"]);
+    assert_eq!(read_alongside(&listing, "x.gguf"), ["sub/y.gguf"]);
+    assert!(
+        read_alongside(&listing, "model.safetensors").is_empty() && read_alongside(&listing, "config.json").is_empty()
+    );
+}
+
 #[test]
 fn an_index_decides_and_stands_alone() {
     let index = |size: u64| {
@@ -485,9 +547,9 @@ fn gguf_arrays_and_latent() {
         .tensor("blk.0.attn_q.weight", &[512, 512], 1)
         .finish();
     let found = only(&[started("m.gguf", gemma4)]).architecture;
-    assert_eq!(found.sliding.map(|sliding| sliding.layers), Some(slides.to_vec()));
-    // One full head of 512 is two of 256.
-    assert_eq!((found.head_dim_k, found.kv_heads), (256, PerLayer::Each(vec![4, 4, 2, 4])));
+    let sliding = found.sliding.expect("a window");
+    assert_eq!((sliding.layers, sliding.head_dims), (slides.to_vec(), Some((256, 256))));
+    assert_eq!((found.head_dim_k, found.kv_heads), (512, PerLayer::Each(vec![4, 4, 1, 4])));
 
     let deepseek = |mla: bool| {
         let mut writer = GgufWriter::new("deepseek2")
@@ -513,6 +575,69 @@ fn gguf_arrays_and_latent() {
     assert_eq!(deepseek(true).mla, Some(Mla { kv_lora_rank: 512, qk_rope_head_dim: 64 }));
     assert_eq!(deepseek(false).mla, None);
     assert_eq!((deepseek(true).head_dim_k, deepseek(false).head_dim_k), (192, 192));
+}
+
+/// Encoders keep nothing of a text: no cache, in either format.
+#[test]
+fn encoders_have_no_cache() {
+    let bert = serde_json::json!({
+        "architectures": ["XLMRobertaForSequenceClassification"], "model_type": "xlm-roberta", "num_hidden_layers": 24,
+        "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096, "vocab_size": 250_002,
+        "max_position_embeddings": 8194,
+    });
+    let found = architecture(bert);
+    assert!(found.known && found.kv_heads == PerLayer::All(0), "{found:?}");
+    let gguf = GgufWriter::new("nomic-bert")
+        .number("nomic-bert.block_count", 12)
+        .number("nomic-bert.embedding_length", 768)
+        .number("nomic-bert.attention.head_count", 12)
+        .tensor("token_embd.weight", &[768, 1000], 1)
+        .tensor("blk.0.attn_qkv.weight", &[768, 2304], 1)
+        .finish();
+    let found = only(&[started("m.gguf", gguf)]).architecture;
+    assert!(found.known && found.kv_heads == PerLayer::All(0), "{found:?}");
+}
+
+/// Layers that reuse earlier keys and values, and layers for multi-token prediction, keep no cache of their own.
+#[test]
+fn layers_without_a_cache_of_their_own() {
+    let shared = |key: &str, count: u64| {
+        let writer = GgufWriter::new("gemma3n")
+            .number("gemma3n.block_count", 10)
+            .number("gemma3n.embedding_length", 512)
+            .number("gemma3n.attention.head_count", 8)
+            .number("gemma3n.attention.head_count_kv", 2)
+            .number("gemma3n.attention.sliding_window", 512)
+            .number(&format!("gemma3n.{key}"), count as u32)
+            .tensor("token_embd.weight", &[512, 1000], 1)
+            .tensor("per_layer_token_embd.weight", &[2560, 1000], 1)
+            .tensor("blk.0.attn_q.weight", &[512, 512], 1);
+        only(&[started("m.gguf", writer.finish())])
+    };
+    let found = shared("attention.shared_kv_layers", 4);
+    let heads = |variant: &Variant| (0..10).map(|layer| variant.architecture.kv_heads.at(layer)).collect::<Vec<_>>();
+    assert_eq!(heads(&found), [2, 2, 2, 2, 2, 2, 0, 0, 0, 0]);
+    // The tied head is the embedding alone; the table beside it stays on the host.
+    assert_eq!((found.tensors.embedding_bytes, found.tensors.host_bytes), (1_024_000, 5_120_000));
+    assert_eq!(heads(&shared("nextn_predict_layers", 1))[8..], [2, 0]);
+
+    let qwen = serde_json::json!({
+        "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "num_hidden_layers": 4, "hidden_size": 64,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 128, "intermediate_size": 128,
+        "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+    });
+    let tensors = SafetensorsWriter::new()
+        .tensor("model.embed_tokens.weight", &[128, 64], "BF16")
+        .tensor("lm_head.weight", &[128, 64], "BF16")
+        .tensor("model.layers.0.mlp.up_proj.weight", &[128, 64], "BF16")
+        .tensor("mtp.layers.0.mlp.up_proj.weight", &[64, 64], "BF16")
+        .tensor("mtp.fc.weight", &[64, 128], "BF16");
+    let found = only(&[config(&qwen), started("model.safetensors", tensors.finish())]);
+    assert_eq!(found.tensors.layer_bytes, [16_384, 0, 0, 0, 8192 + 16_384], "prediction comes after the network's own");
+    // 3 layers x (delta state 4 x 16 x 16, convolution 3 x (2 x 32 + 64)), the state at 16 bits too.
+    let state = found.architecture.constant_state.expect("a hybrid");
+    assert_eq!((state.layers, state.bytes_per_sequence), (3, 4 * (1024 + 384)));
+    assert_eq!(state.served_bytes_per_sequence, Some(2 * (1024 + 384)));
 }
 
 #[test]

@@ -14,7 +14,8 @@ pub struct Variant {
     pub quality: Quality,
     /// How the weights lie on disk.
     pub format: WeightFormat,
-    /// The file an engine is pointed at (shard 1 of a split GGUF); `None` where it takes the folder.
+    /// The file an engine is pointed at (shard 1 of a split GGUF), or the sub-folder of safetensors; `None` where it
+    /// takes the whole folder.
     pub start_file: Option<String>,
     /// The files to have, weights and the small ones beside them, sorted by name.
     pub files: Vec<VariantFile>,
@@ -51,16 +52,27 @@ pub struct Tensors {
     pub embedding_bytes: u64,
     /// The output head; 0 where it is tied to the embedding.
     pub output_bytes: u64,
-    /// Every repeating layer, in order.
+    /// Every repeating layer, in order; beyond [`Architecture::layers`] those for multi-token prediction.
     pub layer_bytes: Vec<u64>,
     /// Of all layers together: tensors that tensor parallelism copies to every rank (norms, routers, small vectors).
     pub replicated_bytes: u64,
-    /// Vision tower and projector.
+    /// Vision tower and projector inside the weights.
     pub vision_bytes: u64,
+    /// Tables beside the embedding that llama.cpp looks up on the host (per-layer embeddings of Gemma 3n and 4).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub host_bytes: u64,
+    /// A vision projector in a file of its own (`mmproj`) beside GGUF weights; loaded only where vision is wanted.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub projector_bytes: u64,
     /// Number of parameters.
     pub parameters: u64,
     /// Whether the figures come from tensor headers; otherwise from file sizes or an index' total.
     pub exact: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 /// Quantisation as the files state it.
@@ -148,13 +160,16 @@ pub struct Architecture {
 }
 
 /// Sliding-window attention.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sliding {
     /// Window in tokens.
     pub window: u32,
     /// Whether each layer slides, one per layer.
     pub layers: Vec<bool>,
+    /// Width of a key and of a value head in sliding layers, where it is not that of the full ones (Gemma 4).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head_dims: Option<(u32, u32)>,
 }
 
 /// Multi-head latent attention (DeepSeek, Kimi).
@@ -168,11 +183,15 @@ pub struct Mla {
 }
 
 /// Layers with a state of constant size.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConstantState {
     /// How many layers.
     pub layers: u32,
-    /// Bytes per sequence and layer.
+    /// Bytes per sequence and layer in f32, which is what llama.cpp keeps.
     pub bytes_per_sequence: u64,
+    /// The same with the convolution at 16 bits and the state in the type that the configuration asks for, which is
+    /// what vLLM keeps; `None` where the files do not say, which counts as f32.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub served_bytes_per_sequence: Option<u64>,
 }
