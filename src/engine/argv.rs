@@ -52,6 +52,8 @@ pub struct Settings {
     pub accelerators: usize,
     /// Layers per accelerator (the output head counts as one more on the last); empty for equal shares.
     pub layer_counts: Vec<u32>,
+    /// Whether to compute in f16 whatever the weights' configuration says: a device has no bf16.
+    pub half: bool,
     /// Further arguments from the config; none of [`owned_arguments`].
     pub arguments: Vec<(String, Option<String>)>,
 }
@@ -175,11 +177,17 @@ mod tests {
             ("-ngl", "9999"),
             ("-fit", "off"),
             ("--cache-ram", "0"),
+            ("-lv", "4"),
         ] {
             assert_eq!(value(&found, flag), Some(expected), "{flag}");
         }
         assert!(has(&found, "--kv-unified") && has(&found, "--metrics") && has(&found, "--slots"));
         assert!(!has(&found, "-ts") && !has(&found, "--device"));
+        // A level of the config's own stands; before there was such a level, the buffers were always told of.
+        let louder = Settings { arguments: vec![("--verbosity".into(), Some("5".into()))], ..settings() };
+        assert!(!has(&argv(EngineKind::LlamaCpp, "x", &louder), "-lv"));
+        let before = argv(EngineKind::LlamaCpp, "x", &Settings { version: Some("9000".into()), ..settings() });
+        assert!(!has(&before, "-lv") && has(&before, "-fit"));
         let old = argv(EngineKind::LlamaCpp, "x", &Settings { version: Some("4000".into()), ..settings() });
         assert!(!has(&old, "-fit") && !has(&old, "--cache-ram") && !has(&old, "--no-webui") && has(&old, "-fa"));
     }
@@ -231,6 +239,7 @@ mod tests {
                 accelerators: 2,
                 kv_dtype: Some(Dtype::Fp8),
                 tensor_parallel: 2,
+                half: true,
                 arguments: vec![("--seed".into(), Some("7".into())), ("--verbose".into(), None)],
                 ..settings()
             };
@@ -238,7 +247,7 @@ mod tests {
             assert_eq!(found[found.len() - 3..], ["--seed", "7", "--verbose"]);
             for flag in found[..found.len() - 3].iter().filter(|argument| argument.starts_with('-')) {
                 let known = owned_arguments(*kind).contains(&flag.as_str());
-                assert!(known || flag == "--enable-metrics", "{kind} {flag}");
+                assert!(known || ["--enable-metrics", "-lv"].contains(&flag.as_str()), "{kind} {flag}");
             }
             assert!(!found.iter().any(|argument| argument.contains("key")));
             assert!(owned_arguments(*kind).contains(&"--api-key"));

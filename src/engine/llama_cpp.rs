@@ -13,6 +13,12 @@ pub const LLAMA_UBATCH: u64 = 512;
 /// take several GiB.
 pub const CONTEXT_CHECKPOINTS: u64 = 2;
 
+/// The level of logging at which the buffers are told of: what was really taken is read there. It is about 2 KiB for
+/// each request, prompts and answers not among them; the next level would print those.
+const TRACE: u32 = 4;
+/// Spellings with which a config sets a level of its own.
+const LEVELS: &[&str] = &["-lv", "--verbosity", "--log-verbosity", "-v", "--verbose", "--log-verbose"];
+
 /// More layers than any model has (the usual 99 leaves some of a 126-layer model on the CPU).
 const ALL_LAYERS: u32 = 9999;
 
@@ -159,6 +165,10 @@ pub(super) fn arguments(settings: &Settings, out: &mut Vec<String>) {
     out.push("--slots".to_owned());
     if has(Feature::NoWebUi, version) {
         out.push("--no-webui".to_owned());
+    }
+    let own = settings.arguments.iter().any(|(flag, _)| LEVELS.contains(&flag.as_str()));
+    if has(Feature::TraceLevel, version) && !own {
+        push(out, "-lv", TRACE);
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a serving program is: its versions and flags as data, argument vectors, readiness, causes of death.
 //!
 //! In: settings that sizing and placement decided. Out: the program's arguments and environment, how to tell
-//! that it is ready, and why it died. May import: base. Pure: nothing here starts or asks a process.
+//! that it is ready, what memory it took by its own account, and why it died. May import: base. Pure: nothing here starts or asks a process.
 //!
 //! Every size that an engine could choose by itself is passed explicitly, so that what was planned is what
 //! happens. Keys never travel in arguments: other users of a node can read those.
@@ -10,8 +10,10 @@ mod argv;
 mod classify;
 mod internal;
 mod llama_cpp;
+mod memory;
 mod readiness;
 mod sglang;
+mod support;
 mod surroundings;
 mod versions;
 mod vllm;
@@ -20,11 +22,12 @@ pub use argv::{Planned, Settings, argv, device_environment, key_environment, own
 pub use classify::{Cause, Ending, classify};
 pub use internal::{internal_ports, names_internal_port, pass_internal_ports};
 pub use llama_cpp::{CONTEXT_CHECKPOINTS, LLAMA_UBATCH};
+pub use memory::{DeviceMemory, EngineMemory, read_memory};
 pub use readiness::{Readiness, readiness, ready_timeout};
+pub use support::{Capability, has_model, least_capability, on_amd};
 pub use surroundings::{
-    Contained, Runtime, image_version, in_container, names, owned_environment, program_in_image, with_modules,
+    Contained, Runtime, also_mounted, image_version, in_container, names, owned_environment, program_in_image,
+    with_modules,
 };
-pub use versions::{
-    caches_latent, keeps_latent_unpadded, keeps_windows, parse_version, program_names, version_arguments,
-};
+pub use versions::{CacheLayout, Layout, cache_layout, llama_layout, parse_version, program_names, version_arguments};
 pub use vllm::{VLLM_BATCHED_TOKENS, usable_bytes, utilisation};

@@ -51,6 +51,9 @@ pub(super) fn arguments(settings: &Settings, out: &mut Vec<String>) {
     push(out, "--chunked-prefill-size", VLLM_BATCHED_TOKENS);
     push(out, "--tp-size", settings.tensor_parallel.max(1));
     push(out, "--pp-size", settings.pipeline_parallel.max(1));
+    if settings.half {
+        push(out, "--dtype", "half");
+    }
     if settings.kv_dtype == Some(Dtype::Fp8) {
         push(out, "--kv-cache-dtype", "fp8_e4m3");
     }

@@ -97,7 +97,7 @@ pub fn in_container(kind: Runtime, container: &Contained<'_>, argv: &[String]) -
             if some {
                 push(&[if nvidia { "--nv" } else { "--rocm" }]);
             }
-            push(&["--bind", &format!("{folder}:{folder}:ro"), "--pwd", "/"]);
+            push(&["--bind", &bound(folder), "--pwd", "/"]);
             let image = container.image;
             let plain = !image.contains("://") && !image.starts_with('/') && !image.ends_with(".sif");
             push(&[&if plain { format!("docker://{image}") } else { image.to_owned() }, program]);
@@ -126,7 +126,7 @@ pub fn in_container(kind: Runtime, container: &Contained<'_>, argv: &[String]) -
                     push(&["--device", &format!("nvidia.com/gpu={uuid}")]);
                 }
             }
-            push(&["--mount", &format!("type=bind,{},{},readonly", field("source", folder), field("target", folder))]);
+            push(&["--mount", &mount(folder)]);
             for name in &container.env {
                 push(&["--env", name]);
             }
@@ -135,6 +135,33 @@ pub fn in_container(kind: Runtime, container: &Contained<'_>, argv: &[String]) -
     }
     words.extend(arguments.iter().cloned());
     words
+}
+
+/// The same vector with more folders seen inside, at the same path and read-only: those that links in the weights'
+/// folder lead to. What runs in no container sees them anyway.
+pub fn also_mounted(argv: &[String], weights: &str, more: &[String]) -> Vec<String> {
+    let folder = mounted(weights);
+    let (mount_of, bound_of) = (mount(folder), bound(folder));
+    let ours =
+        |pair: &[String]| (pair[0] == "--mount" && pair[1] == mount_of) || (pair[0] == "--bind" && pair[1] == bound_of);
+    let mut words = argv.to_vec();
+    if let Some(at) = argv.windows(2).position(ours) {
+        let inside = |path: &&String| std::path::Path::new(path).starts_with(folder);
+        let also = more.iter().filter(|path| !inside(path)).flat_map(|path| {
+            let value = if argv[at] == "--mount" { mount(path) } else { bound(path) };
+            [argv[at].clone(), value]
+        });
+        words.splice(at + 2..at + 2, also);
+    }
+    words
+}
+
+fn mount(folder: &str) -> String {
+    format!("type=bind,{},{},readonly", field("source", folder), field("target", folder))
+}
+
+fn bound(folder: &str) -> String {
+    format!("{folder}:{folder}:ro")
 }
 
 /// What has to be mounted for a folder: links of a hub cache's snapshot lead to the folder's siblings.
@@ -245,6 +272,31 @@ mod tests {
         let amd = in_container(Runtime::Docker, &amd, &argv).join(" ");
         assert!(amd.contains("--device /dev/kfd --device /dev/dri") && !amd.contains("--gpus"), "{amd}");
         assert!(![docker, apptainer, podman].concat().contains("hunter2"));
+    }
+
+    #[test]
+    fn what_links_lead_to_is_seen_inside_too() {
+        let argv = |runtime: &str, kind| {
+            let container = Contained {
+                runtime,
+                image: "i",
+                name: "n",
+                weights: "/w/0123",
+                accelerators: &[],
+                vendor: "",
+                env: Vec::new(),
+            };
+            in_container(kind, &container, &words(&["serve", "--mount", "x"]))
+        };
+        let more = words(&["/w/0123/sub", "/hf/a,b/blobs"]);
+        let docker = also_mounted(&argv("/docker", Runtime::Docker), "/w/0123", &more).join(" ");
+        let both = "--mount type=bind,source=/w/0123,target=/w/0123,readonly --mount \
+                    type=bind,\"source=/hf/a,b/blobs\",\"target=/hf/a,b/blobs\",readonly --entrypoint serve i --mount x";
+        assert!(docker.ends_with(both), "{docker}");
+        let apptainer = also_mounted(&argv("/apptainer", Runtime::Apptainer), "/w/0123", &more[1..]).join(" ");
+        assert!(apptainer.contains("--bind /w/0123:/w/0123:ro --bind /hf/a,b/blobs:/hf/a,b/blobs:ro --pwd"));
+        let plain = words(&["/bin/x", "--mount", "y"]);
+        assert_eq!(also_mounted(&plain, "/w/0123", &more), plain);
     }
 
     #[test]

@@ -108,6 +108,9 @@ pub(super) fn arguments(settings: &Settings, out: &mut Vec<String>) {
     push(out, "--max-num-batched-tokens", VLLM_BATCHED_TOKENS.max(u64::from(settings.concurrency)));
     push(out, "--tensor-parallel-size", settings.tensor_parallel.max(1));
     push(out, "--pipeline-parallel-size", settings.pipeline_parallel.max(1));
+    if settings.half {
+        push(out, "--dtype", "half");
+    }
     if let Some(dtype) = settings.kv_dtype {
         push(out, "--kv-cache-dtype", kv_word(dtype));
     }
