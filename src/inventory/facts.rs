@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::MemberRecord;
+use super::{Calibration, MemberRecord};
 use crate::base::{EngineKind, InstanceState};
 
 /// Reasons for fields that are `null`, by field name.
@@ -95,6 +95,9 @@ pub struct NodeFacts {
     /// Instances of this cluster that the node's agent keeps or kept.
     #[serde(default)]
     pub instances: Vec<InstanceFacts>,
+    /// What engines took here, by what they served and how; kept beyond the life of the instances.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calibrations: Vec<Calibration>,
     /// The node agent.
     #[serde(default)]
     pub agent: Option<AgentFacts>,
@@ -402,6 +405,9 @@ pub struct InstanceFacts {
     /// How long its last load took.
     #[serde(default)]
     pub load_ms: Option<u64>,
+    /// What was planned for it and what its engine took, once that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Box<Calibration>>,
 }
 
 fn llama_cpp() -> EngineKind {
@@ -423,7 +429,7 @@ pub struct Failure {
 }
 
 /// A measured link between two nodes.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeLink {
     /// One node.

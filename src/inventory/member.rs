@@ -78,6 +78,7 @@ impl MemberInstance {
             since: None,
             live_sessions: 0,
             load_ms: None,
+            measured: None,
         }
     }
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::SizedFor;
 use crate::base::EngineKind;
 
 /// A running copy of a model: everything the agent needs, nothing to decide.
@@ -56,6 +57,9 @@ pub struct InstanceSpec {
     /// The container it runs in, where the runtime keeps it beyond the life of its client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<ContainerRef>,
+    /// What it was sized for: kept beside what is measured of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sized_for: Option<Box<SizedFor>>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
