@@ -24,9 +24,19 @@ pub(super) fn heads_per_rank(kv_heads: u32, tp: u32) -> u64 {
 
 /// Bytes per token that one layer keeps on one rank, keys and values together.
 pub(super) fn layer_row(architecture: &Architecture, layer: usize, dtype: Dtype, tp: u32) -> u64 {
+    let (key, value) = layer_widths(architecture, layer, tp);
+    row_bytes(key, dtype).saturating_add(row_bytes(value, dtype))
+}
+
+/// Elements per token that one layer keeps on one rank: keys, then values.
+pub(super) fn layer_widths(architecture: &Architecture, layer: usize, tp: u32) -> (u64, u64) {
     let heads = heads_per_rank(architecture.kv_heads.at(layer), tp);
-    row_bytes(heads.saturating_mul(u64::from(architecture.head_dim_k)), dtype)
-        .saturating_add(row_bytes(heads.saturating_mul(u64::from(architecture.head_dim_v)), dtype))
+    let own = architecture.sliding.as_ref().and_then(|sliding| sliding.head_dims);
+    let (key, value) = match own.filter(|_| slides(architecture, layer)) {
+        Some(widths) => widths,
+        None => (architecture.head_dim_k, architecture.head_dim_v),
+    };
+    (heads.saturating_mul(u64::from(key)), heads.saturating_mul(u64::from(value)))
 }
 
 /// Whether a layer attends to a window only.
@@ -44,9 +54,9 @@ pub(super) fn packed_latent(architecture: &Architecture, dtype: Dtype) -> bool {
     dtype == Dtype::Fp8 && (architecture.name.contains("V32") || architecture.name.contains("Dsa"))
 }
 
-/// Constant state on one of `tp` ranks for one sequence, in a stage with these layers. Layers without KV heads
-/// are the ones with a state, unless every layer has both.
-pub(super) fn state_bytes(architecture: &Architecture, stage: std::ops::Range<usize>, tp: u32) -> u64 {
+/// Constant state on one of `tp` ranks for one sequence, in a stage with these layers, `each` bytes a layer. Layers
+/// without KV heads are the ones with a state, unless every layer has both.
+pub(super) fn state_bytes(architecture: &Architecture, stage: std::ops::Range<usize>, tp: u32, each: u64) -> u64 {
     let Some(state) = &architecture.constant_state else { return 0 };
     let all = architecture.layers as usize;
     let without = |range: std::ops::Range<usize>| range.filter(|layer| !attends(architecture, *layer)).count() as u64;
@@ -56,7 +66,7 @@ pub(super) fn state_bytes(architecture: &Architecture, stage: std::ops::Range<us
     } else {
         (u64::from(state.layers) * stage.len() as u64).div_ceil(all.max(1) as u64)
     };
-    layers.saturating_mul(state.bytes_per_sequence.div_ceil(u64::from(tp.max(1))))
+    layers.saturating_mul(each.div_ceil(u64::from(tp.max(1))))
 }
 
 /// The KV type of a demand for an engine.
@@ -96,7 +106,8 @@ pub fn attention_word(architecture: &Architecture) -> &'static str {
         "sliding"
     } else if kv_heads == 1 {
         "mqa"
-    } else if kv_heads == architecture.heads.max() {
+    } else if kv_heads == architecture.heads.max() || kv_heads == 0 {
+        // Without a cache (encoders) every query head has its own keys.
         "mha"
     } else {
         "gqa"

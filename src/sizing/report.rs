@@ -2,14 +2,15 @@
 
 use serde::Serialize;
 
-use super::capacity::default_reserve_vram;
+use super::advice::{Best, best, engine_for, fit, what_would_fit};
 use super::demand::{Demand, Figures, SizingError, footprint};
+use super::explain::explain;
 use super::kv::{attention_word, kv_bytes_per_token};
 use super::request::AcceleratorRequest;
 use super::splits::{RefusedSplit, SplitRule, legal_splits, splits_asked};
 use super::{effective_context, llama_cpp, vllm};
-use crate::base::{Dtype, EngineKind, WeightFormat, format_bytes};
-use crate::engine::{VLLM_BATCHED_TOKENS, usable_bytes};
+use crate::base::{Dtype, EngineKind};
+use crate::engine::VLLM_BATCHED_TOKENS;
 use crate::weights::Variant;
 
 /// What `flock size` is asked.
@@ -27,6 +28,8 @@ pub struct SizeRequest<'a> {
     pub kv_dtype: Option<Dtype>,
     /// `--tp`; 0 counts as 1. For llama.cpp the number of accelerators.
     pub tensor_parallel: u32,
+    /// `--pp`; 0 counts as 1. For llama.cpp it multiplies the accelerators that share the layers.
+    pub pipeline_parallel: u32,
     /// Which variant the general figures are about; the first where `None` or absent.
     pub variant: Option<&'a str>,
     /// Accelerators to judge against.
@@ -42,6 +45,8 @@ pub struct SizeAnswer {
     pub explain: Vec<String>,
     /// What would fit, where something does not.
     pub advice: Vec<String>,
+    /// Whether the asked split leaves an accelerator without layers, so that it has no figures.
+    pub impossible: bool,
 }
 
 /// The size JSON. Field names and order are a public contract.
@@ -63,10 +68,12 @@ pub struct SizeReport {
     pub kv: KvReport,
     /// Tensor-parallel sizes.
     pub splits: SplitsReport,
-    /// Per accelerator at the asked split; empty where llama.cpp cannot make it.
+    /// Per accelerator at the asked split, stage by stage; empty where it cannot be made.
     pub per_accelerator: Vec<PerAccelerator>,
     /// One row per accelerator request and variant.
     pub fits: Vec<Fit>,
+    /// The best variant for each accelerator request.
+    pub best: Vec<Best>,
 }
 
 /// One variant.
@@ -137,20 +144,16 @@ pub struct Fit {
     pub variant: String,
     /// The split it was judged at.
     pub tensor_parallel: u32,
+    /// Stages of whole layers, as `--pp` asks for them, each over so many ranks; 1 for llama.cpp.
+    pub pipeline_parallel: u32,
     /// Whether every accelerator has room.
     pub fits: bool,
     /// What the fullest accelerator needs, times the number that the split uses.
     pub needed_bytes: u64,
     /// What those offer together with the default reserve.
     pub available_bytes: u64,
-}
-
-/// The engine that loads a variant.
-fn engine_for(variant: &Variant, asked: Option<EngineKind>) -> EngineKind {
-    asked.unwrap_or(match variant.format {
-        WeightFormat::Gguf => EngineKind::LlamaCpp,
-        WeightFormat::Safetensors => EngineKind::Vllm,
-    })
+    /// Why not; `null` where it fits.
+    pub reason: Option<String>,
 }
 
 /// A demand over `count` accelerators as a plan would have it: the layers split for llama.cpp, else tensor
@@ -183,15 +186,19 @@ pub fn size_report(variants: &[Variant], request: &SizeRequest<'_>) -> Result<Si
         ..Demand::default()
     };
     let architecture = &chosen.architecture;
-    let wanted = request.tensor_parallel.max(1);
+    let stages = request.pipeline_parallel.max(1);
+    let by_layers = engine == EngineKind::LlamaCpp;
+    // llama.cpp has no ranks inside a stage: every accelerator is one.
+    let wanted = request.tensor_parallel.max(1).saturating_mul(if by_layers { stages } else { 1 });
     let splits = splits_asked(chosen, engine, wanted);
-    let split = if engine == EngineKind::LlamaCpp {
+    let split = if by_layers {
         demand_over(chosen, &demand, wanted)
     } else {
-        Demand { tensor_parallel: wanted, ..demand }
+        Demand { tensor_parallel: wanted, pipeline_parallel: stages, ..demand }
     };
     // A split by layers that leaves accelerators without any has no figures.
-    let impossible = splits.reasons(wanted).any(|refused| refused.rule == SplitRule::Layers);
+    let impossible = splits.reasons(wanted).any(|refused| refused.rule == SplitRule::Layers)
+        || (!by_layers && stages > architecture.layers);
     let judged = footprint(chosen, if impossible { &demand } else { &split })?.per_accelerator;
     let per_accelerator = if impossible { Vec::new() } else { judged };
     let total_kv = whole_kv(chosen, &demand)?;
@@ -214,7 +221,7 @@ pub fn size_report(variants: &[Variant], request: &SizeRequest<'_>) -> Result<Si
         }
         advice.push(text);
     }
-    let explain = explain(chosen, &demand, &per_accelerator);
+    let explain = explain(chosen, &split, &per_accelerator);
     let report = SizeReport {
         format: 1,
         source: request.source.to_owned(),
@@ -229,9 +236,10 @@ pub fn size_report(variants: &[Variant], request: &SizeRequest<'_>) -> Result<Si
         },
         splits: SplitsReport { tensor_parallel: splits.tensor_parallel, refused: splits.refused },
         per_accelerator: per_accelerator.iter().map(PerAccelerator::from).collect(),
+        best: best(variants, request.accelerators, &fits),
         fits,
     };
-    Ok(SizeAnswer { report, explain, advice })
+    Ok(SizeAnswer { report, explain, advice, impossible })
 }
 
 /// KV of the unsplit model.
@@ -254,117 +262,4 @@ fn variant_report(variant: &Variant) -> VariantReport {
         weights_bytes: tensors.total_bytes,
         bits_per_weight: (bits * 100.0).round() / 100.0,
     }
-}
-
-/// One row; `None` where the engine or the context excludes the variant.
-fn fit(variant: &Variant, request: &SizeRequest<'_>, base: &Demand<'_>, asked: &AcceleratorRequest) -> Option<Fit> {
-    let engine = engine_for(variant, request.engine);
-    let context = effective_context(variant, request.context).ok()?;
-    let demand = demand_over(variant, &Demand { engine, context, ..*base }, asked.count);
-    let needed = footprint(variant, &demand).ok()?.largest();
-    let available = asked.memory_bytes.saturating_sub(default_reserve_vram(asked.memory_bytes).0);
-    let count = u64::from(demand.tensor_parallel.saturating_mul(demand.pipeline_parallel));
-    Some(Fit {
-        accelerator: asked.text.clone(),
-        variant: variant.id.clone(),
-        tensor_parallel: demand.tensor_parallel,
-        fits: needed <= usable_bytes(engine, available, asked.memory_bytes),
-        needed_bytes: needed.saturating_mul(count),
-        available_bytes: available.saturating_mul(count),
-    })
-}
-
-/// The nearest changes that would fit: a shorter context, or more accelerators of the same size.
-fn what_would_fit(
-    variants: &[Variant],
-    request: &SizeRequest<'_>,
-    base: &Demand<'_>,
-    asked: &AcceleratorRequest,
-) -> Vec<String> {
-    let mut advice = Vec::new();
-    for variant in variants {
-        let fits = |context: Option<u64>, count: u32| {
-            let request = SizeRequest { context, ..request.clone() };
-            let asked = AcceleratorRequest { count, ..asked.clone() };
-            fit(variant, &request, base, &asked).is_some_and(|fit| fit.fits)
-        };
-        let shorter = [16_384, 8192, 4096, 2048].into_iter().filter(|context| *context < base.context);
-        if let Some(context) = shorter.clone().find(|context| fits(Some(*context), asked.count)) {
-            advice.push(format!("{} fits {} with a context of {context}", variant.id, asked.text));
-            continue;
-        }
-        let sizes = [2u32, 4, 8].into_iter().filter(|count| *count > asked.count);
-        let each = format_bytes(asked.memory_bytes);
-        for count in sizes {
-            if fits(request.context, count) {
-                advice.push(format!("{} fits {count} x {each}", variant.id));
-                break;
-            }
-            if let Some(context) = shorter.clone().find(|context| fits(Some(*context), count)) {
-                advice.push(format!("{} fits {count} x {each} with a context of {context}", variant.id));
-                break;
-            }
-        }
-    }
-    if advice.is_empty() {
-        let smallest = variants.iter().map(|variant| variant.tensors.total_bytes).min().unwrap_or(0);
-        advice.push(format!(
-            "the weights alone are {}; a variant with fewer bits or accelerators with more memory are needed",
-            format_bytes(smallest)
-        ));
-    }
-    advice
-}
-
-/// Where the figures are from.
-fn explain(variant: &Variant, demand: &Demand<'_>, per_accelerator: &[Figures]) -> Vec<String> {
-    let tensors = &variant.tensors;
-    let architecture = &variant.architecture;
-    let basis = if tensors.exact { "the tensor headers" } else { "the index' total and the architecture's formula" };
-    let layers: u64 = tensors.layer_bytes.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes));
-    let mut lines = vec![
-        format!("weights {} from {basis}", format_bytes(tensors.total_bytes)),
-        format!(
-            "  {} layers {}, embedding {}, output head {}, vision {}",
-            tensors.layer_bytes.len(),
-            format_bytes(layers),
-            format_bytes(tensors.embedding_bytes),
-            if architecture.tied { "tied".to_owned() } else { format_bytes(tensors.output_bytes) },
-            format_bytes(tensors.vision_bytes)
-        ),
-    ];
-    let dtype = demand.kv_dtype.map_or("16-bit", Dtype::word);
-    lines.push(match &architecture.mla {
-        Some(mla) => format!(
-            "KV: {} layers x ({} latent + {} rotary) at {dtype}, held whole by every rank",
-            architecture.layers, mla.kv_lora_rank, mla.qk_rope_head_dim
-        ),
-        None => format!(
-            "KV: {} layers x {} KV heads x ({} + {}) at {dtype}",
-            architecture.layers,
-            architecture.kv_heads.max(),
-            architecture.head_dim_k,
-            architecture.head_dim_v
-        ),
-    });
-    if let Some(sliding) = &architecture.sliding {
-        let count = sliding.layers.iter().filter(|slides| **slides).count();
-        lines.push(format!("  {count} layers keep a window of {} tokens", sliding.window));
-    }
-    if let Some(state) = &architecture.constant_state {
-        let each = format_bytes(state.bytes_per_sequence);
-        lines.push(format!("  {} layers keep {each} per sequence instead", state.layers));
-    }
-    lines.push(format!("demand: {} tokens x {} sequences in {}", demand.context, demand.concurrency, demand.engine));
-    for (number, figures) in per_accelerator.iter().enumerate() {
-        lines.push(format!(
-            "accelerator {number}: weights {}, KV {}, overhead {} (headroom, from above), together {}",
-            format_bytes(figures.weights_bytes),
-            format_bytes(figures.kv_bytes),
-            format_bytes(figures.overhead_bytes),
-            format_bytes(figures.total())
-        ));
-    }
-    lines.extend(variant.notes.iter().map(|note| format!("note: {note}")));
-    lines
 }

@@ -7,9 +7,11 @@
 use std::ops::Range;
 
 use super::demand::{Demand, Figures, Footprint, SizingError};
-use super::kv::{PACKED_LATENT_BYTES, attends, kv_dtype, layer_row, packed_latent, row_bytes, slides, state_bytes};
-use crate::base::{Dtype, GIB, MIB};
-use crate::engine::{VLLM_BATCHED_TOKENS, keeps_latent_unpadded, keeps_windows};
+use super::kv::{
+    PACKED_LATENT_BYTES, attends, heads_per_rank, kv_dtype, layer_row, packed_latent, row_bytes, slides, state_bytes,
+};
+use crate::base::{Dtype, EngineKind, GIB, MIB};
+use crate::engine::{VLLM_BATCHED_TOKENS, cache_layout};
 use crate::weights::{Architecture, Variant};
 
 /// Tokens per cache block.
@@ -65,7 +67,7 @@ fn row(architecture: &Architecture, layer: usize, dtype: Dtype, demand: &Demand<
         Some(_) if packed_latent(architecture, dtype) => PACKED_LATENT_BYTES,
         Some(mla) => {
             let bytes = row_bytes(u64::from(mla.kv_lora_rank) + u64::from(mla.qk_rope_head_dim), dtype);
-            if keeps_latent_unpadded(demand.version) { bytes } else { bytes.next_multiple_of(256) }
+            bytes.checked_next_multiple_of(cache_layout(demand.engine, demand.version).latent_pad).unwrap_or(u64::MAX)
         }
         None => layer_row(architecture, layer, dtype, demand.tensor_parallel),
     }
@@ -85,14 +87,19 @@ pub(super) fn kv_bytes(
     let sequences = u64::from(demand.concurrency);
     let attending: Vec<usize> = stage.clone().filter(|layer| attends(architecture, *layer)).collect();
     let widest = attending.iter().map(|layer| row(architecture, *layer, dtype, demand)).max().unwrap_or(0);
-    let state = state_bytes(architecture, stage.clone(), demand.tensor_parallel);
-    let windowed = keeps_windows(demand.version);
+    let each = architecture
+        .constant_state
+        .as_ref()
+        .map_or(0, |state| state.served_bytes_per_sequence.unwrap_or(state.bytes_per_sequence));
+    let state = state_bytes(architecture, stage.clone(), demand.tensor_parallel, each);
+    let layout = cache_layout(demand.engine, demand.version);
     let sliding: Vec<usize> =
-        attending.iter().copied().filter(|layer| windowed && slides(architecture, *layer)).collect();
+        attending.iter().copied().filter(|layer| layout.windows && slides(architecture, *layer)).collect();
     let full = attending.len() - sliding.len();
     if state > 0 {
         // Hybrid: pages of attention are widened to the size of a state, and states are paged like them; with
-        // prefix caching a sequence holds the running state and one aligned copy.
+        // prefix caching a sequence holds the running state and one aligned copy. One spare page of every layer is
+        // the null block.
         let with_state = (stage.len() - attending.len()).max(1) as u64;
         let one = state.div_ceil(with_state);
         let page_tokens = blocks(one.div_ceil(widest.max(1)).max(1));
@@ -101,7 +108,8 @@ pub(super) fn kv_bytes(
         let group = (attending.len() as u64).clamp(1, with_state);
         let padded = with_state.div_ceil(group) * group;
         let cache = tokens.saturating_mul(widest).saturating_mul(attending.len() as u64);
-        return Ok(cache.saturating_add(padded.saturating_mul(page).saturating_mul(2)).saturating_mul(sequences));
+        let states = padded.saturating_mul(page).saturating_mul(layout.states);
+        return Ok(cache.saturating_add(states).saturating_mul(sequences));
     }
     if sliding.is_empty() {
         let block = if architecture.mla.is_some() { LATENT_BLOCK } else { BLOCK };
@@ -138,10 +146,11 @@ fn weights_bytes(variant: &Variant, demand: &Demand<'_>, number: usize, stage: &
     let architecture = &variant.architecture;
     let tensors = &variant.tensors;
     let tp = u64::from(demand.tensor_parallel);
-    let end = if number == last { tensors.layer_bytes.len() } else { stage.end };
-    let own = tensors.layer_bytes.get(stage.start..end.max(stage.start)).unwrap_or_default();
-    let layers = own.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
-    let all = tensors.layer_bytes.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
+    // Layers beyond the network's own predict several tokens at once; they are loaded only for that.
+    let sum = |own: &[u64]| own.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
+    let layers = sum(tensors.layer_bytes.get(stage.clone()).unwrap_or(&tensors.layer_bytes));
+    let all = sum(tensors.layer_bytes.get(..architecture.layers as usize).unwrap_or(&tensors.layer_bytes));
+    let stored = sum(&tensors.layer_bytes);
     let share = |bytes: u64| -> u64 {
         let part = u128::from(bytes) * u128::from(layers) / u128::from(all.max(1));
         u64::try_from(part).unwrap_or(u64::MAX)
@@ -162,13 +171,68 @@ fn weights_bytes(variant: &Variant, demand: &Demand<'_>, number: usize, stage: &
         };
         let rest = tensors
             .total_bytes
-            .saturating_sub(all)
+            .saturating_sub(stored)
             .saturating_sub(tensors.embedding_bytes)
             .saturating_sub(tensors.output_bytes)
             .saturating_sub(tensors.vision_bytes);
         bytes = bytes.saturating_add(head).saturating_add(rest);
     }
+    bytes = bytes.saturating_add(padded_experts(variant, demand, stage.len() as u64, EXPECTED_PAD));
+    if demand.engine == EngineKind::Sglang {
+        // SGLang's own figure is what the device lost, the allocator's rounding included.
+        bytes = bytes.saturating_add(allocator_slack(variant, demand, stage.len() as u64));
+    }
     bytes
+}
+
+/// Widths that MXFP4 kernels pad experts to, hidden size and expert width: what Triton's do on most cards, and the
+/// most that any backend does (Marlin 256 and 128, TensorRT-LLM 256 and 256).
+/// Source: `vllm/model_executor/layers/quantization/mxfp4.py`.
+const EXPECTED_PAD: (u64, u64) = (64, 256);
+const LARGEST_PAD: (u64, u64) = (256, 256);
+
+/// Bytes that padding adds to the experts of a stage on one rank, where they are MXFP4.
+fn padded_experts(variant: &Variant, demand: &Demand<'_>, layers: u64, pad: (u64, u64)) -> u64 {
+    let architecture = &variant.architecture;
+    let packed = variant.quantisation.as_ref().is_some_and(|quantisation| quantisation.method == "mxfp4");
+    let (Some(experts), Some(width)) = (architecture.experts, architecture.moe_intermediate) else { return 0 };
+    if !packed {
+        return 0;
+    }
+    let (hidden, tp) = (u64::from(architecture.hidden), u64::from(demand.tensor_parallel.max(1)));
+    let own = u64::from(width).div_ceil(tp);
+    let grown = own.next_multiple_of(pad.1).saturating_mul(hidden.next_multiple_of(pad.0));
+    let extra = grown.saturating_sub(own.saturating_mul(hidden));
+    // Three matrices at 17 bytes per 32 weights.
+    layers.saturating_mul(u64::from(experts)).saturating_mul(extra.saturating_mul(3).saturating_mul(17) / 32)
+}
+
+/// What PyTorch's allocator loses to whole blocks: matrices above 10 MiB are rounded up to 2 MiB, smaller ones share
+/// segments of 20 MiB (`c10/cuda/CUDACachingAllocator.cpp`). And the table of rotations, in f32.
+fn allocator_slack(variant: &Variant, demand: &Demand<'_>, layers: u64) -> u64 {
+    const LARGE: u64 = 10 * MIB;
+    const ROUND: u64 = 2 * MIB;
+    const SEGMENT: u64 = 20 * MIB;
+    let architecture = &variant.architecture;
+    let tp = u64::from(demand.tensor_parallel.max(1));
+    let hidden = u64::from(architecture.hidden);
+    let kv = heads_per_rank(architecture.kv_heads.max(), demand.tensor_parallel);
+    let heads = u64::from(architecture.heads.max()).div_ceil(tp);
+    let (key, value) = (u64::from(architecture.head_dim_k), u64::from(architecture.head_dim_v));
+    // Widths of the matrices of a layer as they are merged for loading.
+    let mlp = u64::from(architecture.intermediate.or(architecture.moe_intermediate).unwrap_or(0)).div_ceil(tp);
+    let merged =
+        [heads.saturating_mul(key).saturating_add(kv.saturating_mul(key + value)), heads * value, mlp * 2, mlp];
+    let bits = variant.quantisation.as_ref().and_then(|quantisation| quantisation.bits).unwrap_or(16);
+    let bytes = merged.map(|width| width.saturating_mul(hidden).saturating_mul(u64::from(bits)) / 8);
+    let of_large: u64 =
+        bytes.iter().filter(|bytes| **bytes > LARGE).map(|bytes| bytes.div_ceil(ROUND) * ROUND - bytes).sum();
+    // Small ones fill each other's gaps; the last segment of all is not full.
+    let small = bytes.iter().filter(|bytes| **bytes <= LARGE && **bytes > MIB).sum::<u64>().saturating_mul(layers);
+    let lost = small.checked_next_multiple_of(SEGMENT).unwrap_or(u64::MAX) - small;
+    let rotations =
+        architecture.trained_context.unwrap_or(0).min(1 << 20).saturating_mul(key.min(256)).saturating_mul(4);
+    layers.saturating_mul(of_large).saturating_add(lost).saturating_add(rotations)
 }
 
 /// What key and value projections take beyond their share where KV heads are fewer than ranks and so copied.
@@ -184,14 +248,14 @@ fn copied_heads(variant: &Variant, demand: &Demand<'_>, layers: u64) -> u64 {
 }
 
 /// Everything beside weights and KV on one rank.
-fn overhead_bytes(variant: &Variant, demand: &Demand<'_>) -> u64 {
+fn overhead_bytes(variant: &Variant, demand: &Demand<'_>, layers: u64, batched: u64) -> u64 {
     let architecture = &variant.architecture;
     let tp = u64::from(demand.tensor_parallel);
     let ranks = tp * u64::from(demand.pipeline_parallel);
     let runtime = if ranks > 1 { RUNTIME_NCCL } else { RUNTIME };
     // Capture sizes: 1, 2, 4, then every 8 up to twice the sequences, at most 512.
     let sizes = 3 + u64::from(demand.concurrency).saturating_mul(2).min(512).div_ceil(8);
-    let tokens = VLLM_BATCHED_TOKENS.max(u64::from(demand.concurrency));
+    let tokens = batched.max(u64::from(demand.concurrency));
     let hidden = u64::from(architecture.hidden);
     let experts = u64::from(architecture.experts_per_token.unwrap_or(0));
     let wide = experts
@@ -205,8 +269,8 @@ fn overhead_bytes(variant: &Variant, demand: &Demand<'_>) -> u64 {
         .saturating_add(heads.saturating_mul(3).div_ceil(tp));
     let moe_scatter = experts.saturating_mul(hidden).saturating_mul(2);
     let activations = tokens.saturating_mul(per_token.saturating_add(moe_scatter)).saturating_mul(2);
-    // Sampler: logits in f32 with three copies.
-    let logits = u64::from(demand.concurrency).saturating_mul(u64::from(architecture.vocab)).saturating_mul(16);
+    // Sampler: logits, sorted logits with their 64-bit places, probabilities and their sums, and one copy.
+    let logits = u64::from(demand.concurrency).saturating_mul(u64::from(architecture.vocab)).saturating_mul(28);
     let encoder = if variant.tensors.vision_bytes > 0 || architecture.vision_heads.is_some() { ENCODER } else { 0 };
     runtime
         .saturating_add(sizes * GRAPH)
@@ -214,6 +278,19 @@ fn overhead_bytes(variant: &Variant, demand: &Demand<'_>) -> u64 {
         .saturating_add(logits)
         .saturating_add(WORKSPACE)
         .saturating_add(encoder)
+        .saturating_add(padded_experts(variant, demand, layers, LARGEST_PAD).saturating_sub(padded_experts(
+            variant,
+            demand,
+            layers,
+            EXPECTED_PAD,
+        )))
+        .saturating_add(if demand.engine == EngineKind::Vllm { allocator_slack(variant, demand, layers) } else { 0 })
+}
+
+/// What is planned beside weights and KV for every rank of an unstaged model, at any number of tokens per step
+/// (flock passes [`VLLM_BATCHED_TOKENS`]).
+pub fn vllm_overhead(variant: &Variant, demand: &Demand<'_>, batched_tokens: u64) -> u64 {
+    overhead_bytes(variant, demand, u64::from(variant.architecture.layers), batched_tokens)
 }
 
 /// The footprint of a demand.
@@ -228,10 +305,11 @@ pub(super) fn footprint(variant: &Variant, demand: &Demand<'_>) -> Result<Footpr
     let last = stages.len() - 1;
     let mut per_accelerator = Vec::new();
     for (number, stage) in stages.into_iter().enumerate() {
+        let held = stage.len() as u64;
         let figures = Figures {
             weights_bytes: weights_bytes(variant, demand, number, &stage, last),
             kv_bytes: kv_bytes(architecture, demand, stage, VLLM_BATCHED_TOKENS)?,
-            overhead_bytes: overhead_bytes(variant, demand),
+            overhead_bytes: overhead_bytes(variant, demand, held, VLLM_BATCHED_TOKENS),
         };
         for _ in 0..demand.tensor_parallel {
             per_accelerator.push(figures);

@@ -41,8 +41,14 @@ fn latent_attention_is_held_whole_by_every_rank() {
     // llama.cpp before the latent cache expanded every head.
     let old = Demand { version: Some("4500"), pipeline_parallel: 1, ..llama_cpp(2048) };
     assert_eq!(one(&gguf(deepseek_v3()), &old).kv_bytes, 9760 * MIB);
-    let new = Demand { version: Some("6000"), ..old };
+    // One that nobody knows may be one that keeps the latent as values too.
+    let unknown = Demand { version: None, ..old };
+    assert_eq!(one(&gguf(deepseek_v3()), &unknown).kv_bytes, 61 * (576 + 512) * 2 * 2048);
+    let new = Demand { version: Some("8000"), ..old };
     assert_eq!(one(&gguf(deepseek_v3()), &new).kv_bytes, 61 * 576 * 2 * 2048);
+    // Builds between kept the latent a second time as values: 2,074 MiB at 16,384 tokens, says a log of 2025-05.
+    let between = Demand { version: Some("5300"), context: 16_384, ..old };
+    assert_eq!(one(&gguf(deepseek_v3()), &between).kv_bytes, 2074 * MIB);
 }
 
 /// A Gemma of 34 layers at its full context: the engine's log says 2,560 + 174 MiB.
@@ -277,6 +283,38 @@ fn famous_wrong_examples() {
     assert!(size(&quantised(eight, "fp8", "fp8", 8, 1), "NVIDIA A100-SXM4-80GB", 4096).report.fits[0].fits);
 }
 
+/// What is proposed in place of a long context is the longest power of two that fits, and `--pp` counts for the
+/// accelerators that are judged as it does for the figures above them.
+#[test]
+fn the_proposed_context_is_the_nearest_and_asked_stages_count() {
+    let size = |context: u64, kv_dtype: Option<Dtype>, text: &str, stages: u32, variant: Variant| {
+        let accelerators = [parse_accelerator_request(text).expect("readable")];
+        let request = SizeRequest {
+            source: "hf:x/y",
+            context: Some(context),
+            kv_dtype,
+            pipeline_parallel: stages,
+            accelerators: &accelerators,
+            ..SizeRequest::default()
+        };
+        size_report(&[variant], &request).expect("sized")
+    };
+    let wide = size(131_072, None, "24564MiB", 1, llama_31_8b()).advice.join("\n");
+    assert!(wide.contains("fits 24564MiB with a context of 32768"), "{wide}");
+    let narrow = size(131_072, Some(Dtype::Fp8), "24564MiB", 1, llama_31_8b()).advice.join("\n");
+    assert!(narrow.contains("fits 24564MiB with a context of 65536"), "{narrow}");
+
+    // 16-bit 70B: four ranks of 32 GiB do not hold it, two ranks in each of three stages do.
+    let staged = size(4096, None, "6x32GiB", 3, llama_3_70b());
+    let fit = &staged.report.fits[0];
+    assert_eq!((fit.fits, fit.tensor_parallel, fit.pipeline_parallel), (true, 2, 3), "{fit:?}");
+    let alone = size(4096, None, "6x32GiB", 1, llama_3_70b());
+    assert_eq!((alone.report.fits[0].fits, alone.report.fits[0].pipeline_parallel), (false, 1));
+    // More stages than accelerators: as many as there are.
+    let few = size(4096, None, "2x32GiB", 64, llama_3_70b());
+    assert_eq!((few.report.fits[0].tensor_parallel, few.report.fits[0].pipeline_parallel), (1, 2));
+}
+
 /// vLLM is planned with tensor parallelism alone: pipeline stages would fit six of 32 GiB, four ranks do not.
 #[test]
 fn fits_judges_only_what_can_be_planned() {
@@ -328,6 +366,7 @@ fn the_report_has_the_contracts_fields() {
         "splits",
         "per_accelerator",
         "fits",
+        "best",
     ];
     expected.sort_unstable();
     let mut keys: Vec<&str> = keys.into_iter().map(String::as_str).collect();
@@ -398,7 +437,10 @@ fn hardware_and_format_gates() {
     let reason = gate(&bf16, EngineKind::Vllm, &t4).expect_err("no bf16 on Turing");
     assert!(reason.contains("8.0") && reason.contains("Tesla T4"), "{reason}");
     assert!(gate(&bf16, EngineKind::Vllm, &a10).is_ok());
-    assert!(gate(&qwen_72b_gptq(), EngineKind::Vllm, &t4).is_err());
+    // Plain AWQ and GPTQ kernels run on Turing, computing in f16; Marlin is the faster way from 8.0 on.
+    assert!(gate(&qwen_72b_gptq(), EngineKind::Vllm, &t4).is_ok());
+    assert!(computes_in_half(EngineKind::Vllm, &qwen_72b_gptq(), &t4));
+    assert!(!computes_in_half(EngineKind::Vllm, &qwen_72b_gptq(), &a10));
     // Marlin widens fp8 and FP4 weights on Ampere.
     for (id, method, bits) in [("fp8", "fp8", 8), ("mxfp4", "mxfp4", 4), ("nvfp4", "nvfp4", 4)] {
         let variant = quantised(llama_31_8b(), id, method, bits, 16);
@@ -414,4 +456,122 @@ fn hardware_and_format_gates() {
     assert!(matches!(footprint(&bf16, &llama_cpp(4096)), Err(SizingError::Format { .. })));
     let q8 = Demand { kv_dtype: Some(Dtype::Q8_0), ..vllm(4096) };
     assert!(matches!(footprint(&bf16, &q8), Err(SizingError::KvDtype { .. })));
+}
+
+/// Stages of whole layers: the first holds the embedding, the last the head, and none holds all of the cache.
+#[test]
+fn pipeline_stages_carry_embedding_and_head() {
+    let variants = [llama_31_8b()];
+    let report = |tp, pp| {
+        let request =
+            SizeRequest { context: Some(8192), tensor_parallel: tp, pipeline_parallel: pp, ..SizeRequest::default() };
+        size_report(&variants, &request).expect("sized")
+    };
+    let whole = report(1, 1).report.per_accelerator;
+    let three = report(1, 3).report.per_accelerator;
+    assert_eq!(three.len(), 3);
+    // 32 layers over 3 are 11, 11 and 10, as vLLM shares them out.
+    let kv = |at: usize| three[at].kv_bytes;
+    assert!(kv(0) == kv(1) && kv(1) * 10 == kv(2) * 11, "{} {} {}", kv(0), kv(1), kv(2));
+    assert_eq!(three.iter().map(|each| each.kv_bytes).sum::<u64>(), whole[0].kv_bytes);
+    assert_eq!(three.iter().map(|each| each.weights_bytes).sum::<u64>(), whole[0].weights_bytes);
+    assert!(three[0].weights_bytes > three[1].weights_bytes + GIB / 2, "the embedding");
+    assert!(three[2].weights_bytes > three[1].weights_bytes, "the head outweighs one layer");
+    let grid = report(2, 2).report.per_accelerator;
+    assert_eq!(grid.len(), 4);
+    assert!(grid[0].weights_bytes == grid[1].weights_bytes && grid[2].weights_bytes == grid[3].weights_bytes);
+    assert!(report(1, 33).impossible && report(1, 33).report.per_accelerator.is_empty());
+    assert!(!report(1, 32).impossible);
+    // llama.cpp has accelerators alone: two times two.
+    let by_layers = [gguf(llama_31_8b())];
+    let request = SizeRequest { tensor_parallel: 2, pipeline_parallel: 2, ..SizeRequest::default() };
+    assert_eq!(size_report(&by_layers, &request).expect("sized").report.per_accelerator.len(), 4);
+}
+
+/// Layers that do not fit stay in host memory, with their cache.
+#[test]
+fn layers_in_host_memory() {
+    let mut model = gguf(llama_3_70b());
+    let embedding = 1 << 30;
+    model.tensors.embedding_bytes = embedding;
+    model.tensors.output_bytes = embedding;
+    model.tensors.total_bytes = 42 << 30;
+    model.tensors.layer_bytes = vec![GIB / 2; 80];
+    let demand = llama_cpp(8192);
+    let part = offloaded_footprint(&model, &demand, 30).expect("a part");
+    let all = sized(&model, &demand);
+    assert_eq!(part.per_accelerator[0].weights_bytes, 15 * GIB + embedding);
+    assert_eq!(part.host.weights_bytes, 25 * GIB + embedding);
+    assert_eq!(part.per_accelerator[0].kv_bytes * 8, all.per_accelerator[0].kv_bytes * 3);
+    assert_eq!(part.host.kv_bytes * 8, all.per_accelerator[0].kv_bytes * 5);
+    let accelerators = [parse_accelerator_request("24GiB").expect("readable")];
+    let request = SizeRequest { context: Some(8192), accelerators: &accelerators, ..SizeRequest::default() };
+    let answer = size_report(&[model], &request).expect("sized");
+    assert!(!answer.report.fits[0].fits);
+    let hint = answer.advice.iter().find(|text| text.contains("in host memory")).expect("a hint");
+    assert!(hint.contains(" of 80 layers on it"), "{hint}");
+}
+
+/// Heads of sliding layers that are narrower than those of full ones, and fewer heads in the full ones: an engine's
+/// log has 323 MiB for one slot and 833 MiB for four, at 8,192 cells of q8_0.
+#[test]
+fn heads_that_differ_between_kinds_of_layers() {
+    let mut model = gguf(gemma(48, 8, 512, 3840, 16, 12_000_000_000));
+    let sliding = model.architecture.sliding.as_mut().expect("a window");
+    sliding.head_dims = Some((256, 256));
+    let full = (0..48).map(|layer| if (layer + 1) % 6 == 0 { 1 } else { 8 }).collect();
+    model.architecture.kv_heads = PerLayer::Each(full);
+    let at =
+        |slots: u32| Demand { kv_dtype: Some(Dtype::Q8_0), concurrency: slots, ..llama_cpp(8192 / u64::from(slots)) };
+    assert_eq!(one(&model, &at(1)).kv_bytes, 323 * MIB);
+    assert_eq!(one(&model, &at(4)).kv_bytes, 833 * MIB);
+}
+
+/// What an adapter takes: rank x (in + out) for every matrix, 16-bit.
+#[test]
+fn adapters_take_rank_times_both_widths() {
+    let architecture = llama_31_8b().architecture;
+    // Per layer: q and o 4096 + 4096, k and v 4096 + 1024, gate, up and down 4096 + 14336.
+    let widths = 2 * 8192 + 2 * 5120 + 3 * 18_432;
+    assert_eq!(adapter_bytes(&architecture, 16), 32 * widths * 16 * 2);
+    assert_eq!(adapter_reserve(&architecture, 4, 64), 4 * adapter_bytes(&architecture, 64));
+}
+
+/// MXFP4 experts are padded by the engine's kernels; the widest padding of any backend is in the headroom.
+#[test]
+fn padded_experts_are_counted() {
+    let mut model = model(36, 2880, 64, 8, 64, 0, 201_088, 65_218_000_000);
+    model.architecture.experts = Some(128);
+    model.architecture.experts_per_token = Some(4);
+    model.architecture.moe_intermediate = Some(2880);
+    let plain = one(&model, &vllm(8192));
+    let packed = quantised(model, "mxfp4", "mxfp4", 4, 32);
+    let padded = one(&packed, &vllm(8192));
+    // 2,880 becomes 3,072: the log says 64.38 GiB.
+    close(padded.weights_bytes, 64.38, 0.005);
+    assert!(padded.weights_bytes > plain.weights_bytes + 3 * GIB);
+    // 3,072 x 3,072 at most.
+    assert!(padded.overhead_bytes > plain.overhead_bytes + 3 * GIB);
+}
+
+/// The text says of every byte which tensors, which rule and which source.
+#[test]
+fn explanations_name_their_sources() {
+    let said = |variant: Variant| {
+        let request = SizeRequest { context: Some(8192), ..SizeRequest::default() };
+        size_report(&[variant], &request).expect("sized").explain.join("\n")
+    };
+    let sliding = said(gguf(gemma(34, 4, 256, 2560, 8, 8_600_000_000)));
+    for part in
+        ["tensor headers", "llama-kv-cache-iswa.cpp", "ggml-alloc.c", "once more on the device", "--ctx-checkpoints"]
+    {
+        assert!(sliding.contains(part), "{part}: {sliding}");
+    }
+    let served = said(llama_31_8b());
+    for part in ["padded to 64", "--max-num-batched-tokens", "--kv-cache-memory-bytes"] {
+        assert!(served.contains(part), "{part}: {served}");
+    }
+    let mut unknown = llama_31_8b();
+    unknown.architecture.known = false;
+    assert!(said(unknown).contains("bound from above"));
 }

@@ -29,7 +29,7 @@ fn llama_cpp_logs() {
     // gpt-oss-20b, window 128 in every other layer, 131,072 cells and one slot: 3,072 + 18 MiB.
     let mut oss = gguf(model(24, 2880, 64, 8, 64, 2880, 201_088, 12 << 30));
     let slides = (0..24).map(|layer| layer % 2 == 0).collect();
-    oss.architecture.sliding = Some(Sliding { window: 128, layers: slides });
+    oss.architecture.sliding = Some(Sliding { window: 128, layers: slides, head_dims: None });
     assert_eq!(one(&oss, &llama_cpp(131_072)).kv_bytes, 3090 * MIB);
     // SmolLM2 135M, 4,096 cells: 90.00 MiB.
     let smol = gguf(model(30, 576, 9, 3, 64, 1536, 49_152, 98_000_000));

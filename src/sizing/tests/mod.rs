@@ -7,6 +7,7 @@ use crate::inventory::{Accelerator, AcceleratorMemory, NodeFacts, Ram};
 use crate::weights::{Architecture, Mla, PerLayer, Quantisation, Sliding, Tensors, Variant};
 use samples::*;
 
+mod calibrated;
 mod cases;
 mod logs;
 mod properties;

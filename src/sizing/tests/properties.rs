@@ -10,7 +10,7 @@ fn arbitrary_model() -> impl Strategy<Value = Variant> {
         match kind {
             1 => {
                 let layers = (0..layers).map(|layer| layer % 3 != 0).collect();
-                variant.architecture.sliding = Some(Sliding { window, layers });
+                variant.architecture.sliding = Some(Sliding { window, layers, head_dims: None });
             }
             2 => variant.architecture.mla = Some(Mla { kv_lora_rank: dim, qk_rope_head_dim: 64 }),
             3 => {
@@ -19,6 +19,7 @@ fn arbitrary_model() -> impl Strategy<Value = Variant> {
                 variant.architecture.constant_state = Some(crate::weights::ConstantState {
                     layers: (0..layers).filter(|layer| layer % 4 != 3).count() as u32,
                     bytes_per_sequence: u64::from(window) * 64,
+                    served_bytes_per_sequence: None,
                 });
             }
             _ => {}
@@ -48,6 +49,42 @@ proptest! {
     }
 
     #[test]
+    fn more_bits_never_need_less(variant in arbitrary_model(), context in 1u64..100_000, engine in 0..2) {
+        let (engine, variant) = if engine == 0 { (EngineKind::LlamaCpp, gguf(variant)) } else { (EngineKind::Vllm, variant) };
+        // A block type holds whole blocks of 32, so that it is no saving for rows of fewer.
+        let architecture = &variant.architecture;
+        let row = architecture.mla.as_ref().map_or(architecture.head_dim_k, |mla| mla.kv_lora_rank);
+        let types: &[Dtype] = match engine {
+            EngineKind::LlamaCpp if row.is_multiple_of(32) => &[Dtype::Q4_0, Dtype::Q8_0, Dtype::F16, Dtype::F32],
+            EngineKind::LlamaCpp => &[Dtype::F16, Dtype::F32],
+            _ => &[Dtype::Fp8, Dtype::Bf16],
+        };
+        let demand = |dtype| Demand { engine, context, kv_dtype: Some(dtype), ..Demand::default() };
+        let needs: Vec<u64> = types.iter().map(|dtype| sized(&variant, &demand(*dtype)).largest()).collect();
+        prop_assert!(needs.is_sorted(), "{needs:?}");
+        // And more bits of weights.
+        let mut wider = variant.clone();
+        wider.tensors.total_bytes *= 2;
+        wider.tensors.layer_bytes.iter_mut().for_each(|bytes| *bytes *= 2);
+        let plain = Demand { engine, context, ..Demand::default() };
+        prop_assert!(sized(&wider, &plain).largest() >= sized(&variant, &plain).largest());
+    }
+
+    #[test]
+    fn every_part_on_the_host_is_missing_on_the_device(variant in arbitrary_model(), context in 1u64..100_000, share in 0u32..100) {
+        let variant = gguf(variant);
+        let layers = variant.architecture.layers;
+        let demand = llama_cpp(context);
+        let part = |held: u32| offloaded_footprint(&variant, &demand, held).expect("a part");
+        let (less, more) = (part(layers * share / 100), part(layers));
+        prop_assert!(less.largest() <= more.largest());
+        prop_assert!(less.host.total() >= more.host.total());
+        let kv = |found: &Footprint| found.per_accelerator[0].kv_bytes + found.host.kv_bytes;
+        prop_assert!(kv(&less).abs_diff(kv(&more)) <= u64::from(layers) * 8);
+        prop_assert!(offloaded_footprint(&variant, &demand, layers + 1).is_err());
+    }
+
+    #[test]
     fn splitting_never_needs_more_per_accelerator_beyond_its_overhead(variant in arbitrary_model(), tp in 2u32..9) {
         let whole = one(&variant, &vllm(8192));
         let part = one(&variant, &with_tp(8192, tp));
@@ -66,7 +103,16 @@ proptest! {
             let variant = if engine == EngineKind::LlamaCpp { gguf(variant.clone()) } else { variant.clone() };
             let demand = Demand { engine, context, concurrency: sequences, tensor_parallel: tp, pipeline_parallel: pp, ..Demand::default() };
             let _ = footprint(&variant, &demand);
+            let _ = offloaded_footprint(&variant, &demand, layers / 2);
             let _ = legal_splits(&variant, engine);
+            let _ = adapter_reserve(&variant.architecture, sequences, tp);
+            let _ = llama_buffers(&variant, &demand, &LlamaSetup { flash_attention: false, unified: false, ..LlamaSetup::default() });
+            let accelerators = [parse_accelerator_request("2x24GiB").expect("readable")];
+            let request = SizeRequest {
+                context: Some(context), concurrency: sequences, tensor_parallel: tp, pipeline_parallel: pp,
+                accelerators: &accelerators, ..SizeRequest::default()
+            };
+            let _ = size_report(&[variant], &request);
         }
     }
 }

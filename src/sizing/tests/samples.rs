@@ -30,6 +30,8 @@ pub(super) fn model(
             layer_bytes: vec![rest / u64::from(layers); layers as usize],
             replicated_bytes: 0,
             vision_bytes: 0,
+            host_bytes: 0,
+            projector_bytes: 0,
             parameters: weights / 2,
             exact: true,
         },
@@ -95,7 +97,7 @@ pub(super) fn gemma(layers: u32, kv: u32, head_dim: u32, hidden: u32, heads: u32
     variant.architecture.tied = true;
     variant.tensors.output_bytes = 0;
     let slides = (0..layers).map(|layer| (layer + 1) % 6 != 0).collect();
-    variant.architecture.sliding = Some(Sliding { window: 1024, layers: slides });
+    variant.architecture.sliding = Some(Sliding { window: 1024, layers: slides, head_dims: None });
     variant
 }
 
