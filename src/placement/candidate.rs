@@ -30,6 +30,13 @@ pub enum Origin {
         /// Absolute folder.
         folder: String,
     },
+    /// In a repository of the hub, at a commit that flock.lock pins.
+    Hub {
+        /// `owner/name`.
+        repository: String,
+        /// Commit, 40 hex digits.
+        commit: String,
+    },
     /// At this path on the nodes that are named.
     OnNode {
         /// Absolute path of the file or folder.

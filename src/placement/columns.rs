@@ -437,9 +437,9 @@ impl<'p> Formulation<'p> {
     fn price(&self, term: Term, model: usize, shape: &Shape, accelerators: &[usize]) -> f64 {
         let demand = &self.problem.models[model];
         match term {
-            Term::Quality => f64::from(demand.deficit(shape)),
+            Term::Quality => f64::from(demand.loss(shape)),
             Term::Latency => shape.slowness(),
-            Term::Locality => shape.fetch_bytes as f64 / (64.0 * 1024.0 * UNIT),
+            Term::Locality => shape.distance(),
             Term::Preference => f64::from(demand.unmet(&self.problem.nodes[shape.node])),
             Term::Cost => accelerators.iter().map(|p| self.share(shape.node, *p)).sum(),
             Term::Stability | Term::Balance => 0.0,

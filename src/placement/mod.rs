@@ -5,14 +5,16 @@
 //! Inside: `supply` and `shapes` build a `Problem` with sizing; `problem` is everything the solver looks at, as plain
 //! values; `columns` writes it as rows, `milp`
 //! hands rows to HiGHS, `tiers` solves the strict tiers from `greedy`'s incumbent, `solve` turns the answer into
-//! a placement, `refuse` and `considered` say why not, `check` verifies without sharing the solver's code.
+//! a placement, `choice`, `refuse` and `considered` say why and why not, `check` verifies without sharing the solver's code.
 //! May import: base, config, weights, engine, inventory, sizing. Pure; the only room that uses the solver.
 
 mod candidate;
 mod check;
+mod choice;
 mod columns;
 mod considered;
 mod greedy;
+mod holding;
 mod layout;
 mod milp;
 mod nearest;

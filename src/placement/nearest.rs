@@ -1,13 +1,19 @@
 //! The nearest changes that would let one more replica of a model run, computed with the sizes of its candidates
 //! against what is still free.
 
-use super::layout::{Copy, Loads, whole};
-use super::shapes::{claim, demand_of, engines_of, fetch_bytes, over};
+use std::collections::BTreeSet;
+
+use super::layout::{Copy, Loads, spread_value, whole};
+use super::shapes::{claim, demand_of, engines_of, fetch_bytes, over, sized};
 use super::{Candidate, ModelDemand, NodeSupply, Origin, Problem, Shape, pool_bytes, supply};
 use crate::base::{EngineKind, format_bytes};
 use crate::config::Model;
+use crate::engine::usable_bytes;
 use crate::inventory::Inventory;
-use crate::sizing::{SizingError, effective_context, engine_supports, footprint, gate, legal_splits};
+use crate::sizing::{
+    LEAST_BITS, Lacking, SizingError, admits, effective_context, engine_supports, footprint, legal_splits,
+    room_for_weights, version_supports,
+};
 
 /// A shorter context is not worth proposing below this.
 const LEAST_CONTEXT: u64 = 1024;
@@ -26,15 +32,25 @@ pub fn changes(
     let Some(demand) = problem.model(name).map(|m| &problem.models[m]) else { return Vec::new() };
     let loads = Loads::of(problem, layout);
     let mut changes = held(problem, demand, &loads);
-    let probe = Probe { problem, inventory, model, loads, require: &demand.require, labels: true, disk: true };
+    // Values of the label to spread over that have their replica.
+    let mut taken = BTreeSet::new();
+    if let Some(label) = &demand.spread_by {
+        let own = layout.iter().filter(|copy| problem.models[copy.model].name == name);
+        taken.extend(own.map(|copy| spread_value(problem, label, demand.shapes[copy.shape].node)));
+    }
+    let require = &demand.require;
+    let probe = Probe { problem, inventory, model, loads, require, taken, labels: true, disk: true, paths: true };
     let allowed = |c: &&Candidate| model.min_quality.as_ref().is_none_or(|min| c.variant.quality.at_least(&min.value));
     let good: Vec<&Candidate> = candidates.iter().filter(allowed).collect();
-    let lower: Vec<&Candidate> = candidates.iter().filter(|c| !allowed(c)).collect();
+    let mut lower: Vec<&Candidate> = candidates.iter().filter(|c| !allowed(c)).collect();
+    lower.sort_by_key(|c| c.variant.quality.rank());
     // What fits as it is was refused for another reason (spread, preemption): sizes are not the point then.
     if good.iter().any(|c| probe.fits_somewhere(c, None)) {
         return changes;
     }
-    changes.extend(probe.shorter(&good));
+    let shorter = probe.shorter(&good);
+    let too_heavy = shorter.is_none();
+    changes.extend(shorter);
     if let (Some(candidate), Some(min)) = (lower.iter().find(|c| probe.fits_somewhere(c, None)), &model.min_quality) {
         changes.push(format!("allow {} (the config says `quality min=\"{}\"`)", candidate.label, min.value));
     }
@@ -48,12 +64,17 @@ pub fn changes(
     changes.extend(probe.more_disk(&good));
     let probe = Probe { labels: false, disk: true, ..probe };
     changes.extend(probe.other_labels(&good));
-    let probe = Probe { labels: true, ..probe };
+    let probe = Probe { labels: true, paths: false, ..probe };
+    changes.extend(probe.other_paths(&good));
+    let probe = Probe { paths: true, ..probe };
     if changes.is_empty() {
         changes.extend(probe.split(&good));
     }
     if changes.is_empty() {
         changes.extend(probe.capability(&good));
+    }
+    if too_heavy {
+        changes.extend(probe.smaller(&good));
     }
     if changes.is_empty()
         && let Some(trained) = good.iter().filter_map(|c| probe.contexts(c)).map(|(_, most)| most).max()
@@ -98,10 +119,14 @@ struct Probe<'p> {
     model: &'p Model,
     loads: Loads,
     require: &'p [(String, String)],
+    /// Values of the label to spread over where there is a replica already.
+    taken: BTreeSet<&'p str>,
     /// Whether nodes must meet the selectors.
     labels: bool,
     /// Whether nodes must have the disk space.
     disk: bool,
+    /// Whether nodes must have the files that are on some nodes only.
+    paths: bool,
 }
 
 /// One way to run a candidate.
@@ -124,10 +149,14 @@ enum Fit {
 impl<'p> Probe<'p> {
     /// Nodes that take something new, have or can get the files, and meet the selectors.
     fn open(&self, candidate: &Candidate) -> impl Iterator<Item = (usize, &'p NodeSupply)> {
+        let spread = self.model.place.spread_by.as_ref();
+        let free = |index: usize| {
+            spread.is_none_or(|label| !self.taken.contains(spread_value(self.problem, &label.value, index)))
+        };
         let open = |node: &NodeSupply| {
             let reachable = match &candidate.origin {
-                Origin::Controller { .. } => true,
-                Origin::OnNode { nodes, .. } => nodes.contains(&node.name),
+                Origin::Controller { .. } | Origin::Hub { .. } => true,
+                Origin::OnNode { nodes, .. } => !self.paths || nodes.contains(&node.name),
             };
             node.member
                 && node.closed.is_none()
@@ -135,7 +164,13 @@ impl<'p> Probe<'p> {
                 && (!self.labels || self.wrong(node).is_empty())
                 && (!self.disk || self.disk_short(candidate, node) == 0)
         };
-        self.problem.nodes.iter().enumerate().filter(move |(_, node)| open(node)).collect::<Vec<_>>().into_iter()
+        self.problem
+            .nodes
+            .iter()
+            .enumerate()
+            .filter(move |(index, node)| free(*index) && open(node))
+            .collect::<Vec<_>>()
+            .into_iter()
     }
 
     /// Selectors that a node does not meet.
@@ -150,14 +185,16 @@ impl<'p> Probe<'p> {
     }
 
     /// Why an accelerator of a node cannot run a candidate whatever its memory; `None` where it can.
-    fn gate(&self, candidate: &Candidate, engine: EngineKind, node: &NodeSupply, position: usize) -> Option<String> {
+    fn gate(&self, candidate: &Candidate, engine: EngineKind, node: &NodeSupply, position: usize) -> Option<Lacking> {
         let device = self.inventory.node(&node.name)?.accelerator(&node.accelerators[position].uuid)?;
-        gate(&candidate.variant, engine, device).err()
+        let version = node.engines.iter().find(|found| found.kind == engine).and_then(|found| found.version.as_deref());
+        admits(engine, version, &candidate.variant, device).err()
     }
 
     fn engines<'n>(&self, candidate: &Candidate, node: &'n NodeSupply) -> Vec<(EngineKind, Option<&'n str>)> {
         let able = engines_of(self.model).into_iter().filter(|e| engine_supports(*e, &candidate.variant).is_ok());
         able.filter_map(|kind| node.engines.iter().find(|e| e.kind == kind).map(|e| (kind, e.version.as_deref())))
+            .filter(|(kind, version)| version_supports(*kind, *version, &candidate.variant).is_ok())
             .collect()
     }
 
@@ -206,7 +243,9 @@ impl<'p> Probe<'p> {
     fn fit(&self, candidate: &Candidate, context: u64, way: &Way<'_>) -> Fit {
         let supply = &self.problem.nodes[way.node];
         let demand = demand_of(self.model, way.engine, way.version, context);
-        let Ok(sized) = footprint(&candidate.variant, &over(demand, way.ranks)) else { return Fit::No };
+        let kind = way.group.first().map(|position| supply.accelerators[*position].kind.as_str());
+        let calibrations = &self.problem.calibrations;
+        let Ok(sized) = sized(calibrations, candidate, &over(demand, way.ranks), kind) else { return Fit::No };
         let host = supply.host_capacity_bytes.saturating_sub(self.loads.host[way.node]);
         let needed = |p: usize| claim(way.engine, sized.largest(), supply.accelerators[p].total_bytes);
         let open = way.group.iter().filter(|p| {
@@ -276,15 +315,84 @@ impl<'p> Probe<'p> {
         least.map(|(missing, node)| format!("{} more disk on {node}", format_bytes(missing)))
     }
 
-    /// The labels that would have to change on a node that would do.
+    /// All nodes where a candidate fits with its own context.
+    fn places(&self, candidate: &Candidate) -> Vec<&'p NodeSupply> {
+        let Some(context) = self.context(candidate) else { return Vec::new() };
+        let mut found: Vec<&NodeSupply> = Vec::new();
+        for way in self.ways(candidate) {
+            let node = &self.problem.nodes[way.node];
+            if !found.iter().any(|known| known.name == node.name)
+                && matches!(self.fit(candidate, context, &way), Fit::Yes)
+            {
+                found.push(node);
+            }
+        }
+        found
+    }
+
+    /// The files that a node would need that would do otherwise.
+    fn other_paths(&self, candidates: &[&Candidate]) -> Option<String> {
+        candidates.iter().find_map(|candidate| match &candidate.origin {
+            Origin::OnNode { path, nodes } => {
+                let lacks = |node: &&NodeSupply| !nodes.contains(&node.name);
+                let node = self.places(candidate).into_iter().find(lacks)?;
+                Some(format!("{path} on {}: {} fits there", node.name, candidate.label))
+            }
+            Origin::Controller { .. } | Origin::Hub { .. } => None,
+        })
+    }
+
+    /// The labels that would have to change on the node that would do and lacks the fewest.
     fn other_labels(&self, candidates: &[&Candidate]) -> Option<String> {
-        let (node, _) = candidates.iter().find_map(|c| self.place(c, None))?;
+        let able = candidates.iter().flat_map(|candidate| self.places(candidate));
+        let node = able.min_by_key(|node| (self.wrong(node).len(), &node.name))?;
         let wrong = self.wrong(node);
         if let Some((label, is)) = wrong.iter().find(|wrong| wrong.0 == "node") {
             return Some(format!("leave out `require label=\"{label}\" is=\"{is}\"`: it fits on {}", node.name));
         }
         let labels: Vec<String> = wrong.iter().map(|(label, is)| format!("`{label}` set to `{is}`")).collect();
         Some(format!("the label {} on {}", labels.join(" and "), node.name))
+    }
+
+    /// How small weights would have to be, on the node that leaves most for them, where those there are do not fit.
+    fn smaller(&self, candidates: &[&Candidate]) -> Option<String> {
+        let mut best: Option<(u64, String)> = None;
+        for candidate in candidates {
+            let Some(context) = self.context(candidate) else { continue };
+            for way in self.ways(candidate).iter().filter(|way| way.ranks > 0) {
+                let supply = &self.problem.nodes[way.node];
+                let demand = demand_of(self.model, way.engine, way.version, context);
+                let Ok(sized) = footprint(&candidate.variant, &over(demand, way.ranks)) else { continue };
+                let Some(fullest) = sized.per_accelerator.iter().max_by_key(|figures| figures.total()) else {
+                    continue;
+                };
+                let mut free: Vec<u64> = way
+                    .group
+                    .iter()
+                    .map(|p| {
+                        let accelerator = &supply.accelerators[*p];
+                        let left = accelerator.capacity_bytes.saturating_sub(self.loads.accelerators[way.node][*p]);
+                        usable_bytes(way.engine, left, accelerator.total_bytes)
+                    })
+                    .collect();
+                free.sort_unstable_by(|a, b| b.cmp(a));
+                let Some(left) = free.get(way.ranks as usize - 1) else { continue };
+                let (room, bits) = room_for_weights(&candidate.variant, fullest, way.ranks, *left);
+                if bits >= LEAST_BITS
+                    && room < candidate.variant.tensors.total_bytes
+                    && best.as_ref().is_none_or(|(most, _)| room > *most)
+                {
+                    let on = if way.ranks == 1 { String::new() } else { format!("{} accelerators of ", way.ranks) };
+                    let text = format!(
+                        "a variant of at most {} ({bits:.1} bits per weight) for {on}{}",
+                        format_bytes(room),
+                        supply.name
+                    );
+                    best = Some((room, text));
+                }
+            }
+        }
+        best.map(|(_, text)| text)
     }
 
     /// The capability that is asked for where no accelerator has it.
@@ -294,12 +402,11 @@ impl<'p> Probe<'p> {
             for (_, node) in self.open(candidate) {
                 for (engine, version) in self.engines(candidate, node) {
                     let why = (0..node.accelerators.len()).find_map(|p| self.gate(candidate, engine, node, p));
-                    let need = why.as_deref().and_then(|why| why.split("compute capability ").nth(1));
-                    let Some(need) = need.and_then(|rest| rest.split(',').next()) else { continue };
+                    let Some((major, minor)) = why.and_then(|why| why.capability) else { continue };
                     let demand = demand_of(self.model, engine, version, context);
                     let Ok(sized) = footprint(&candidate.variant, &over(demand, 1)) else { continue };
                     let usable = format_bytes(sized.largest());
-                    return Some(format!("an accelerator of compute capability {need} with {usable} usable"));
+                    return Some(format!("an accelerator of compute capability {major}.{minor} with {usable} usable"));
                 }
             }
         }
@@ -353,8 +460,8 @@ impl<'p> Probe<'p> {
         self.open(candidate).find_map(|(index, node)| {
             let llama = self.engines(candidate, node).into_iter().find(|(e, _)| *e == EngineKind::LlamaCpp);
             let (engine, version) = llama?;
-            let sized =
-                footprint(&candidate.variant, &over(demand_of(self.model, engine, version, context), 0)).ok()?;
+            let demand = over(demand_of(self.model, engine, version, context), 0);
+            let sized = sized(&self.problem.calibrations, candidate, &demand, None).ok()?;
             let left = node.host_capacity_bytes.saturating_sub(self.loads.host[index]);
             (sized.host.total() <= left).then(|| node.name.clone())
         })
@@ -383,10 +490,13 @@ impl<'p> Probe<'p> {
                         {
                             let each = format_bytes(sized.largest());
                             let kind = &accelerator.kind;
+                            // Where there is a choice, which variant it would be.
+                            let of =
+                                if candidates.len() > 1 { format!(" for {}", candidate.label) } else { String::new() };
                             let text = if ranks == 1 {
-                                format!("one more accelerator like {kind} ({each} of it)")
+                                format!("one more accelerator like {kind} ({each} of it){of}")
                             } else {
-                                format!("{ranks} accelerators like {kind} in one node, {each} free on each")
+                                format!("{ranks} accelerators like {kind} in one node, {each} free on each{of}")
                             };
                             best = Some((ranks, text));
                         }

@@ -15,6 +15,8 @@ pub struct Placement {
     pub solver: SolverReport,
     /// Every shape that was considered and its fate, for `explain`; sorted.
     pub considered: Vec<Considered>,
+    /// Every variant on every node, taken or not and why, for `explain`; by model, then best first, then by node.
+    pub variants: Vec<VariantAt>,
     /// Things to know, such as an unknown driver reserve counted as 0.
     pub notes: Vec<String>,
 }
@@ -48,8 +50,35 @@ pub struct Placed {
     pub per_accelerator: Vec<PlacedMemory>,
     /// Host bytes.
     pub host: PlacedMemory,
-    /// Why this shape here: one clause for people ("best quality that fits", "already runs here").
+    /// Why this shape here: one clause for people ("awq is the best variant that fits, …", "already runs here").
     pub because: String,
+    /// Better variants that were not taken here, best first.
+    pub better: Vec<Passed>,
+}
+
+/// A better variant that was not taken, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Passed {
+    /// Candidate label.
+    pub variant: String,
+    /// One clause: `needs 131.4 GiB for its weights, 1 x 73.6 usable`.
+    pub reason: String,
+}
+
+/// A variant of a model on a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct VariantAt {
+    /// Model name.
+    pub model: String,
+    /// Candidate label.
+    pub variant: String,
+    /// The node; `*` where the reason holds everywhere.
+    pub node: String,
+    /// How many replicas run it here.
+    pub replicas: u32,
+    /// Why not, or why.
+    pub reason: String,
 }
 
 /// Planned bytes against what may be used.

@@ -28,5 +28,25 @@ pub fn place(
             unplaced.nearest = changes.join("; or ");
         }
     }
+    placement.notes.extend(remarks(&placement, candidates));
+    placement.notes.sort();
+    placement.notes.dedup();
     (placement, problem)
+}
+
+/// What there is to know of the weights that are taken, and of all that a model without a place might take.
+fn remarks(placement: &Placement, candidates: &Candidates) -> Vec<String> {
+    let mut found = Vec::new();
+    for (model, list) in candidates {
+        let Ok(list) = list else { continue };
+        let unplaced = placement.unplaced.iter().any(|unplaced| unplaced.model == *model);
+        for (index, candidate) in list.iter().enumerate() {
+            let used = |placed: &super::Placed| placed.model == *model && placed.candidate == index;
+            if unplaced || placement.instances.iter().any(used) {
+                let notes = &candidate.variant.notes;
+                found.extend(notes.iter().map(|note| format!("model `{model}`, {}: {note}", candidate.label)));
+            }
+        }
+    }
+    found
 }

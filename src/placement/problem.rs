@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use super::{PlacedMemory, Reason};
-use crate::base::{EngineKind, MIB, format_bytes};
+use crate::base::{EngineKind, MIB, WeightFormat, format_bytes};
+use crate::sizing::Calibrations;
 
 /// Everything the solver looks at.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -21,6 +22,8 @@ pub struct Problem {
     pub tail: Vec<TailTier>,
     /// How much work the solver may do.
     pub limits: Limits,
+    /// What engines took where they ran.
+    pub calibrations: Calibrations,
     /// Things to know that came up while the problem was built.
     pub notes: Vec<String>,
 }
@@ -132,6 +135,8 @@ pub struct CandidateFacts {
     pub context: u64,
     /// Nodes that have the files, where only those can run it.
     pub only_on: Option<Vec<String>>,
+    /// How the weights lie on disk, for the words of a refusal.
+    pub format: Option<WeightFormat>,
 }
 
 /// One way to run a model on one group of equal accelerators of one node.
@@ -170,6 +175,8 @@ pub struct Shape {
     pub fetch_bytes: u64,
     /// Whether only an instance that already runs so may use it (a node on hold).
     pub keep_only: bool,
+    /// What could not be checked of the device, for a warning where the shape is taken.
+    pub unchecked: Option<String>,
 }
 
 /// A way to run a model that was ruled out before solving.
@@ -183,6 +190,8 @@ pub struct Removed {
     pub ranks: Option<u32>,
     /// Bytes it would have needed on each accelerator (or of the host).
     pub needed_bytes: u64,
+    /// The same by what they are for, of accelerators; `None` where the reason is another one.
+    pub planned: Option<PlacedMemory>,
     /// The reason.
     pub reason: Reason,
 }
@@ -215,13 +224,14 @@ pub struct Running {
 /// What the objective may weigh. Every term is a cost of at least 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Term {
-    /// Quality ranks below the model's best candidate, per replica.
+    /// Quality ranks below the model's best candidate, per replica ([`ModelDemand::loss`]).
     Quality,
     /// Instances that lose their place, weighted by load time and live sessions: 1 to 3 each.
     Stability,
     /// 0 to 1 per replica: how far the predicted speed stays below a comfortable one.
     Latency,
-    /// Bytes to bring, per 64 GiB.
+    /// 0 to 1 per replica: bytes to bring; half of it at 64 GiB. Bounded, so that no size makes a download weigh more
+    /// than a better variant.
     Locality,
     /// Accelerators taken, each as the share of the largest one's memory.
     Cost,
@@ -261,6 +271,11 @@ impl Default for Limits {
     }
 }
 
+/// Decode speed, in tokens per second, below which people do not wait for an answer.
+const CRAWL: f64 = 5.0;
+/// Ranks of quality that a processor which crawls is worse than the best: more than there are.
+const CRAWL_RANKS: u32 = 20;
+
 /// Decode speed, in tokens per second, beyond which more speed hardly matters: faster than people read. From there
 /// on the fewest accelerators win.
 pub const COMFORTABLE_SPEED: f64 = 20.0;
@@ -281,6 +296,11 @@ impl Shape {
         pool_bytes(self.claimed(), self.ranks, self.host.total_bytes())
     }
 
+    /// 0 to 1: what the bytes to bring weigh; half of it at 64 GiB.
+    pub fn distance(&self) -> f64 {
+        self.fetch_bytes as f64 / (self.fetch_bytes as f64 + 64.0 * 1024.0 * MIB as f64)
+    }
+
     /// 0 to 1: how far the speed stays below a comfortable one. Nearly all of it is gone at `COMFORTABLE_SPEED`,
     /// so that a small model does not take a large accelerator, or many, only to be faster than anyone reads.
     pub fn slowness(&self) -> f64 {
@@ -299,6 +319,13 @@ impl ModelDemand {
     pub fn deficit(&self, shape: &Shape) -> u32 {
         let best = self.candidates.iter().map(|c| c.quality).min().unwrap_or(0);
         self.candidates.get(shape.candidate).map_or(0, |c| c.quality - best)
+    }
+
+    /// What the objective counts as quality: the deficit, and that a large model which crawls on a processor is no
+    /// better than a lesser variant on an accelerator.
+    pub fn loss(&self, shape: &Shape) -> u32 {
+        let crawls = shape.ranks == 0 && shape.speed.is_some_and(|speed| speed < CRAWL);
+        self.deficit(shape) + if crawls { CRAWL_RANKS } else { 0 }
     }
 
     /// Weights of the preferences that a node does not meet.

@@ -75,7 +75,7 @@ impl State<'_> {
                 return (1.0, reason);
             }
         }
-        let neighbours = self.neighbours(shape);
+        let neighbours = neighbours(self.problem, self.layout, shape.node);
         let needed = shape.claimed();
         let mut left: Vec<u64> = shape
             .group
@@ -127,22 +127,6 @@ impl State<'_> {
             "there is room for it, but not together with the rest"
         };
         (0.95, plain(&node.name, "memory", text))
-    }
-
-    fn neighbours(&self, shape: &Shape) -> String {
-        let mut names: Vec<&str> = self
-            .layout
-            .iter()
-            .filter(|c| self.problem.models[c.model].shapes[c.shape].node == shape.node)
-            .map(|c| self.problem.models[c.model].name.as_str())
-            .collect();
-        names.sort_unstable();
-        names.dedup();
-        match names.len() {
-            0 => String::new(),
-            1..=3 => format!(" beside {}", names.join(", ")),
-            n => format!(" beside {} and {} more", names[..2].join(", "), n - 2),
-        }
     }
 
     /// The nearest change, from what the problem knows: who would have to go, else how much is missing.
@@ -228,6 +212,22 @@ impl State<'_> {
             }
         }
         best.map(|(_, text)| text)
+    }
+}
+
+/// ` beside NAME, NAME`: what is placed on a node.
+pub fn neighbours(problem: &Problem, layout: &[Copy], node: usize) -> String {
+    let mut names: Vec<&str> = layout
+        .iter()
+        .filter(|c| problem.models[c.model].shapes[c.shape].node == node)
+        .map(|c| problem.models[c.model].name.as_str())
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    match names.len() {
+        0 => String::new(),
+        1..=3 => format!(" beside {}", names.join(", ")),
+        n => format!(" beside {} and {} more", names[..2].join(", "), n - 2),
     }
 }
 

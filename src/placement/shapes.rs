@@ -4,18 +4,18 @@
 use std::collections::BTreeSet;
 
 use super::layout::whole;
-use super::supply;
 use super::{
     Candidate, CandidateFacts, Candidates, Limits, ModelDemand, NodeSupply, Origin, PlacedMemory, Problem, Reason,
     Removed, Shape, TailTier, Term,
 };
+use super::{holding, supply};
 use crate::base::{EngineKind, MIB, format_bytes};
 use crate::config::{Desired, Model, Objective};
 use crate::engine::utilisation;
 use crate::inventory::{Accelerator, Inventory, NodeFacts};
 use crate::sizing::{
-    AcceleratorSpec, Demand, Figures, Footprint, effective_context, engine_supports, footprint, gate,
-    kv_bytes_per_token, legal_splits, specification, speed,
+    AcceleratorSpec, Calibrations, Demand, Figures, Footprint, Ran, SizingError, admits, effective_context,
+    engine_supports, kv_bytes_per_token, legal_splits, specification, speed, version_supports,
 };
 
 /// How to solve.
@@ -56,8 +56,10 @@ pub fn build(desired: &Desired, inventory: &Inventory, candidates: &Candidates, 
         tail: tail(&desired.cluster.objective),
         limits: options.limits,
         notes,
+        calibrations: Calibrations::of(inventory),
         ..Problem::default()
     };
+    holding::make_room(&mut problem, desired, candidates);
     let mut models = Vec::new();
     for (name, model) in &desired.models {
         let mut demand = ModelDemand {
@@ -79,7 +81,8 @@ pub fn build(desired: &Desired, inventory: &Inventory, candidates: &Candidates, 
         };
         match candidates.get(name) {
             Some(Ok(list)) => {
-                let mut builder = Builder { desired, inventory, nodes: &problem.nodes, model, demand };
+                let (nodes, calibrations) = (&problem.nodes, &problem.calibrations);
+                let mut builder = Builder { desired, inventory, nodes, calibrations, model, demand };
                 for (index, candidate) in list.iter().enumerate() {
                     builder.candidate(index, candidate);
                 }
@@ -102,7 +105,8 @@ pub fn build(desired: &Desired, inventory: &Inventory, candidates: &Candidates, 
 }
 
 fn everywhere(constraint: &str, text: String) -> Removed {
-    Removed { variant: None, engine: None, ranks: None, needed_bytes: 0, reason: reason("*", constraint, text) }
+    let reason = reason("*", constraint, text);
+    Removed { variant: None, engine: None, ranks: None, needed_bytes: 0, planned: None, reason }
 }
 
 fn reason(node: &str, constraint: &str, text: String) -> Reason {
@@ -166,10 +170,21 @@ pub fn over(demand: Demand<'_>, ranks: u32) -> Demand<'_> {
     }
 }
 
+/// What a candidate takes, by computation and by what was measured of it on accelerators of this kind (`None`: the CPU).
+pub fn sized(
+    calibrations: &Calibrations,
+    candidate: &Candidate,
+    demand: &Demand<'_>,
+    accelerator: Option<&str>,
+) -> Result<Footprint, SizingError> {
+    calibrations.footprint(&candidate.variant, demand, Ran { revision: &candidate.revision, accelerator })
+}
+
 struct Builder<'a> {
     desired: &'a Desired,
     inventory: &'a Inventory,
     nodes: &'a [NodeSupply],
+    calibrations: &'a Calibrations,
     model: &'a Model,
     demand: ModelDemand,
 }
@@ -178,7 +193,15 @@ impl Builder<'_> {
     fn remove(&mut self, candidate: &Candidate, engine: Option<EngineKind>, ranks: Option<u32>, why: Reason) {
         let needed_bytes = why.needed.filter(|_| why.unit.as_deref() == Some("bytes")).unwrap_or(0);
         let variant = Some(candidate.label.clone());
-        self.demand.removed.push(Removed { variant, engine, ranks, needed_bytes, reason: why });
+        self.demand.removed.push(Removed { variant, engine, ranks, needed_bytes, planned: None, reason: why });
+    }
+
+    /// The same of a shape whose accelerators are too small.
+    fn too_small(&mut self, candidate: &Candidate, shape: &Shape, why: Reason) {
+        self.remove(candidate, Some(shape.engine), Some(shape.ranks), why);
+        if let Some(last) = self.demand.removed.last_mut() {
+            last.planned = Some(shape.per_accelerator);
+        }
     }
 
     fn candidate(&mut self, index: usize, candidate: &Candidate) {
@@ -188,9 +211,10 @@ impl Builder<'_> {
             label: candidate.label.clone(),
             quality: if listed { index as u32 } else { u32::from(variant.quality.rank()) },
             only_on: match &candidate.origin {
-                Origin::Controller { .. } => None,
+                Origin::Controller { .. } | Origin::Hub { .. } => None,
                 Origin::OnNode { nodes, .. } => Some(nodes.clone()),
             },
+            format: Some(variant.format),
             ..CandidateFacts::default()
         };
         let context = effective_context(variant, self.model.context.as_ref().map(|c| c.value));
@@ -260,6 +284,10 @@ impl Builder<'_> {
                 self.remove(candidate, Some(*engine), None, reason(&name, "engine", text));
                 continue;
             };
+            if let Err(text) = version_supports(*engine, found.version.as_deref(), &candidate.variant) {
+                self.remove(candidate, Some(*engine), None, reason(&name, "engine", text));
+                continue;
+            }
             let draft = Shape {
                 candidate: index,
                 engine: *engine,
@@ -277,6 +305,7 @@ impl Builder<'_> {
                 speed: None,
                 fetch_bytes: fetch,
                 keep_only: supply.closed.is_some(),
+                unchecked: None,
             };
             let demand = demand_of(self.model, *engine, found.version.as_deref(), context);
             self.accelerators(candidate, &draft, demand, facts);
@@ -302,16 +331,28 @@ impl Builder<'_> {
         for group in groups {
             let first = &supply.accelerators[group[0]];
             let device = facts.accelerator(&first.uuid);
-            if let Some(Err(text)) = device.map(|d| gate(&candidate.variant, draft.engine, d)) {
-                self.remove(candidate, Some(draft.engine), None, reason(&supply.name, "hardware", text));
-                continue;
-            }
+            let version = draft.engine_version.as_deref();
+            let unchecked = match device.map(|d| admits(draft.engine, version, &candidate.variant, d)) {
+                Some(Err(lacking)) => {
+                    let why = reason(&supply.name, "hardware", lacking.text);
+                    self.remove(candidate, Some(draft.engine), None, why);
+                    continue;
+                }
+                Some(Ok(note)) => note,
+                None => None,
+            };
             let sizes: Vec<u32> = match draft.engine {
                 EngineKind::LlamaCpp => std::iter::once(1).chain(LAYER_SPLITS.iter().copied()).collect(),
                 EngineKind::Vllm | EngineKind::Sglang => splits.tensor_parallel.clone(),
             };
+            let whole = u32::try_from(group.len()).unwrap_or(u32::MAX);
+            if let Some(refused) = splits.refused.iter().find(|refused| refused.tp == whole) {
+                let instead = splits.suggest(whole).map(|text| format!("; {text}")).unwrap_or_default();
+                let text = format!("all {whole} together are not possible: {}{instead}", refused.text);
+                self.remove(candidate, Some(draft.engine), Some(whole), reason(&supply.name, "split", text));
+            }
             for ranks in sizes {
-                let shape = Shape { group: group.clone(), ranks, ..draft.clone() };
+                let shape = Shape { group: group.clone(), ranks, unchecked: unchecked.clone(), ..draft.clone() };
                 self.over(candidate, shape, demand, device);
             }
         }
@@ -341,7 +382,7 @@ impl Builder<'_> {
             return;
         }
         let demand = over(demand, ranks);
-        let sized = match footprint(&candidate.variant, &demand) {
+        let sized = match sized(self.calibrations, candidate, &demand, Some(&kind)) {
             Ok(sized) => sized,
             Err(error) => {
                 let why = reason(&supply.name, "split", error.to_string());
@@ -357,12 +398,12 @@ impl Builder<'_> {
         if supply.unified(&shape.group) && shape.pool_bytes() > pool {
             let text = too_large_pool(&shape, pool, tightest);
             let why = counted(&supply.name, "memory", shape.pool_bytes(), pool, "bytes", text);
-            return self.remove(candidate, engine, Some(ranks), why);
+            return self.too_small(candidate, &shape, why);
         }
         if needed > tightest.capacity_bytes {
             let text = too_large(needed, ranks, tightest);
             let why = counted(&supply.name, "memory", needed, tightest.capacity_bytes, "bytes", text);
-            return self.remove(candidate, engine, Some(ranks), why);
+            return self.too_small(candidate, &shape, why);
         }
         if shape.host.total_bytes() > supply.host_capacity_bytes {
             let why = too_much_ram(supply, shape.host.total_bytes());
@@ -376,7 +417,7 @@ impl Builder<'_> {
     fn cpu(&mut self, candidate: &Candidate, draft: &Shape, demand: Demand<'_>) {
         let supply = &self.nodes[draft.node];
         let demand = over(demand, 0);
-        let sized = match footprint(&candidate.variant, &demand) {
+        let sized = match sized(self.calibrations, candidate, &demand, None) {
             Ok(sized) => sized,
             Err(error) => {
                 let why = reason(&supply.name, "engine", error.to_string());
@@ -450,8 +491,8 @@ pub fn fetch_bytes(candidate: &Candidate, facts: &NodeFacts) -> u64 {
     let there = |w: &crate::inventory::WeightsFound| w.revision == candidate.revision && w.complete;
     match &candidate.origin {
         Origin::OnNode { .. } => 0,
-        Origin::Controller { .. } if facts.weights.iter().any(there) => 0,
-        Origin::Controller { .. } => {
+        Origin::Controller { .. } | Origin::Hub { .. } if facts.weights.iter().any(there) => 0,
+        Origin::Controller { .. } | Origin::Hub { .. } => {
             let files: u64 = candidate.files.iter().map(|f| f.size_bytes).sum();
             let known = if files > 0 { files } else { candidate.variant.download_bytes };
             // Where only an index names the weight files, their size is that of the tensors.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::choice::Choice;
 use super::columns::Formulation;
 use super::layout::{Copy, Layout, is_pinned};
 use super::tiers::{self, Answer};
@@ -31,12 +32,15 @@ pub fn solve_with_layout(problem: &Problem) -> (Placement, Layout) {
     let instances = instances(problem, &answer);
     let unplaced = refuse::unplaced(problem, &answer.layout);
     let considered = considered::considered(problem, &answer.layout);
+    let choice = Choice::of(problem, &answer.layout);
+    let variants = choice.variants();
+    notes.extend(choice.unchecked());
     if answer.aborted {
         notes.push("the solver was stopped by the clock; another machine may find another placement".to_owned());
     }
     let short = unplaced.iter().any(|u| u.required);
     let solver = report(&answer, short);
-    (Placement { instances, unplaced, solver, considered, notes }, answer.layout)
+    (Placement { instances, unplaced, solver, considered, variants, notes }, answer.layout)
 }
 
 /// Whether a model is under its desired replicas.
@@ -65,6 +69,7 @@ fn report(answer: &Answer, short: bool) -> SolverReport {
 
 /// Gives every copy its replica number: what stays keeps its own, new ones take the lowest free.
 fn instances(problem: &Problem, answer: &Answer) -> Vec<Placed> {
+    let choice = Choice::of(problem, &answer.layout);
     let mut placed = Vec::new();
     for (model, demand) in problem.models.iter().enumerate() {
         let mut used = BTreeSet::new();
@@ -75,7 +80,7 @@ fn instances(problem: &Problem, answer: &Answer) -> Vec<Placed> {
         }
         for copy in answer.layout.iter().filter(|c| c.model == model) {
             match copy.kept.map(|index| problem.running[index].replica) {
-                Some(replica) if used.insert(replica) => placed.push(instance(problem, copy, replica)),
+                Some(replica) if used.insert(replica) => placed.push(instance(problem, &choice, copy, replica)),
                 _ => free.push(copy),
             }
         }
@@ -86,14 +91,15 @@ fn instances(problem: &Problem, answer: &Answer) -> Vec<Placed> {
         for copy in free {
             let replica = (0..).find(|n| !used.contains(n)).unwrap_or(u32::MAX);
             used.insert(replica);
-            placed.push(instance(problem, copy, replica));
+            placed.push(instance(problem, &choice, copy, replica));
         }
     }
     placed.sort_by(|a, b| (&a.model, a.replica).cmp(&(&b.model, b.replica)));
     placed
 }
 
-fn instance(problem: &Problem, copy: &Copy, replica: u32) -> Placed {
+fn instance(problem: &Problem, choice: &Choice<'_>, copy: &Copy, replica: u32) -> Placed {
+    let better = choice.better(copy);
     let demand = &problem.models[copy.model];
     let shape = &demand.shapes[copy.shape];
     let node = &problem.nodes[shape.node];
@@ -125,27 +131,8 @@ fn instance(problem: &Problem, copy: &Copy, replica: u32) -> Placed {
         context: demand.candidates.get(shape.candidate).map_or(0, |c| c.context),
         per_accelerator,
         host: PlacedMemory { capacity_bytes: node.host_capacity_bytes, device_total_bytes: 0, ..shape.host },
-        because: because(problem, copy),
-    }
-}
-
-fn because(problem: &Problem, copy: &Copy) -> String {
-    let demand = &problem.models[copy.model];
-    let shape = &demand.shapes[copy.shape];
-    if copy.kept.is_some() {
-        return "already runs here".to_owned();
-    }
-    let quality = if demand.candidates.len() < 2 {
-        "fits here"
-    } else if demand.deficit(shape) == 0 {
-        "best variant"
-    } else {
-        "best variant that fits"
-    };
-    match shape.ranks {
-        0 => format!("{quality}, on the CPU"),
-        1 => format!("{quality}, on one accelerator"),
-        ranks => format!("{quality}, over {ranks} equal accelerators"),
+        because: choice.because(copy, &better),
+        better,
     }
 }
 
@@ -169,6 +156,7 @@ fn pinned(problem: &Problem, model: usize, running: &Running) -> Option<Placed> 
         per_accelerator: vec![PlacedMemory::default(); running.accelerators.len()],
         host: PlacedMemory::default(),
         because: "runs on a node that cannot be reached; it stays as it is".to_owned(),
+        better: Vec::new(),
     })
 }
 

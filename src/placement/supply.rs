@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{AcceleratorSupply, Candidates, EngineSupply, NodeSupply, Running};
-use crate::base::{Bytes, EngineKind, InstanceState, MIB, expand_home};
+use crate::base::{Bytes, EngineKind, InstanceState, expand_home};
 use crate::config::{Desired, Node};
 use crate::inventory::{Accelerator, InstanceFacts, Inventory, NodeFacts};
-use crate::sizing::{accelerator_capacity, default_reserve_vram, host_capacity};
+use crate::sizing::{accelerator_capacity, accelerator_kind, default_reserve_vram, host_capacity};
 
 /// All nodes of the config and of the inventory, in the order of their names, and what there is to know.
 /// `drain` names the nodes that what runs there shall leave.
@@ -156,7 +156,7 @@ fn accelerator_supply(
     AcceleratorSupply {
         uuid: accelerator.uuid.clone(),
         vendor: accelerator.vendor.clone(),
-        kind: format!("{} {} MiB", accelerator.name, total / MIB),
+        kind: accelerator_kind(accelerator, facts),
         capacity_bytes: capacity.bytes.unwrap_or(0),
         total_bytes: total,
         reserve_bytes: reserve.0,

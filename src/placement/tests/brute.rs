@@ -303,12 +303,17 @@ impl<'p> Brute<'p> {
             let best = demand.candidates.iter().map(|c| c.quality).min().unwrap();
             load[shape.node] += shape.per_accelerator.total_bytes() as f64 * choice.accelerators.len() as f64;
             sum += match term {
-                Term::Quality => f64::from(demand.candidates[shape.candidate].quality - best),
+                Term::Quality => {
+                    let crawls = shape.ranks == 0 && shape.speed.unwrap() < 5.0;
+                    f64::from(demand.candidates[shape.candidate].quality - best) + if crawls { 20.0 } else { 0.0 }
+                }
                 Term::Latency => {
                     let s = shape.speed.unwrap();
                     0.9 * (1.0 - s / 20.0).max(0.0) + 0.1 * 20.0 / (20.0 + s)
                 }
-                Term::Locality if choice.kept.is_none() => shape.fetch_bytes as f64 / (64.0 * 1024.0_f64.powi(3)),
+                Term::Locality if choice.kept.is_none() => {
+                    shape.fetch_bytes as f64 / (shape.fetch_bytes as f64 + 64.0 * 1024.0_f64.powi(3))
+                }
                 Term::Cost => {
                     choice.accelerators.iter().map(|p| node.accelerators[*p].total_bytes as f64 / largest).sum()
                 }

@@ -68,6 +68,7 @@ fn problem(case: &Case, usable: &BTreeMap<String, u64>) -> Problem {
                     legal_ranks: BTreeMap::from([(EngineKind::Vllm, vec![1, 2, 4, 8])]),
                     context: 4096,
                     only_on: None,
+                    format: None,
                 });
                 demand.candidates.len() - 1
             });

@@ -6,7 +6,7 @@ use crate::inventory::{Hold, Inventory};
 use crate::placement::*;
 use crate::weights::{Architecture, PerLayer, Tensors, Variant};
 
-fn desired(text: &str) -> Desired {
+pub(super) fn desired(text: &str) -> Desired {
     let head = "cluster \"lab\" { reserve ram=\"2GiB\" }\nengine \"vllm\" { path \"/opt/vllm/bin/vllm\" }\n\
                 engine \"llama.cpp\" { path \"/opt/llama/llama-server\" }\n";
     let text = format!("{head}{text}");
@@ -18,10 +18,10 @@ fn desired(text: &str) -> Desired {
 }
 
 /// Name, total MiB, compute capability, MIG parent.
-type Card = (&'static str, u64, &'static str, Option<&'static str>);
+pub(super) type Card = (&'static str, u64, &'static str, Option<&'static str>);
 
 /// Nodes with their accelerators.
-fn inventory(nodes: &[(&str, &[Card])]) -> Inventory {
+pub(super) fn inventory(nodes: &[(&str, &[Card])]) -> Inventory {
     let nodes: Vec<_> = nodes
         .iter()
         .map(|(name, accelerators)| {
@@ -42,7 +42,7 @@ fn inventory(nodes: &[(&str, &[Card])]) -> Inventory {
 }
 
 /// A dense 16-bit model.
-fn dense(layers: u32, hidden: u32, kv_heads: u32, mlp: u32, vocab: u32, weights: u64) -> Variant {
+pub(super) fn dense(layers: u32, hidden: u32, kv_heads: u32, mlp: u32, vocab: u32, weights: u64) -> Variant {
     let embedding = u64::from(vocab) * u64::from(hidden) * 2;
     Variant {
         id: "bf16".to_owned(),
@@ -86,15 +86,15 @@ fn dense(layers: u32, hidden: u32, kv_heads: u32, mlp: u32, vocab: u32, weights:
     }
 }
 
-fn llama_8b() -> Variant {
+pub(super) fn llama_8b() -> Variant {
     dense(32, 4096, 8, 14_336, 128_256, 16_060_522_496)
 }
 
-fn mistral_7b() -> Variant {
+pub(super) fn mistral_7b() -> Variant {
     dense(32, 4096, 8, 14_336, 32_000, 14_483_464_192)
 }
 
-fn weights(model: &str, variants: Vec<Variant>) -> Candidates {
+pub(super) fn weights(model: &str, variants: Vec<Variant>) -> Candidates {
     let list = variants
         .into_iter()
         .map(|variant| Candidate {
@@ -109,14 +109,14 @@ fn weights(model: &str, variants: Vec<Variant>) -> Candidates {
     Candidates::from([(model.to_owned(), Ok(list))])
 }
 
-fn run(config: &str, inventory: &Inventory, candidates: &Candidates) -> Placement {
+pub(super) fn run(config: &str, inventory: &Inventory, candidates: &Candidates) -> Placement {
     let desired = desired(config);
     let (placement, problem) = place(&desired, inventory, candidates, &Options::default());
     assert_eq!(check(&problem, &placement), Vec::<String>::new());
     placement
 }
 
-const CARD: Card = ("NVIDIA GeForce RTX 4090", 24_564, "8.9", None);
+pub(super) const CARD: Card = ("NVIDIA GeForce RTX 4090", 24_564, "8.9", None);
 
 fn llama(context: u64, more: &str) -> String {
     format!(
@@ -359,7 +359,7 @@ fn a_model_that_is_fast_enough_on_one_accelerator_takes_one() {
     // Most layers look back over a short window only: a long context does not make them slow.
     let mut sliding = dense(62, 5376, 16, 21_504, 262_144, 54 * GIB);
     let layers = (0..62).map(|layer| layer % 6 != 5).collect();
-    sliding.architecture.sliding = Some(crate::weights::Sliding { window: 1024, layers });
+    sliding.architecture.sliding = Some(crate::weights::Sliding { window: 1024, layers, head_dims: None });
     let placement = run(&llama(131_072, ""), &two, &weights("llama", vec![sliding]));
     assert_eq!(placement.instances[0].accelerators.len(), 1, "{:?}", placement.instances);
 }

@@ -3,5 +3,7 @@
 mod brute;
 mod cases;
 mod inputs;
+mod measured;
 pub mod random;
 mod scale;
+mod variants;

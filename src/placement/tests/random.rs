@@ -92,6 +92,7 @@ pub fn shape(candidate: usize, node: usize, group: Vec<usize>, ranks: u32, bytes
         speed: Some(30.0),
         fetch_bytes: 0,
         keep_only: false,
+        unchecked: None,
     }
 }
 
@@ -183,6 +184,7 @@ fn model(dice: &mut Dice, problem: &Problem, index: u64) -> ModelDemand {
             legal_ranks: BTreeMap::from([(EngineKind::Vllm, vec![1, 2])]),
             context: 4096,
             only_on: None,
+            format: None,
         });
         // Sizes that divide a capacity exactly, as well as odd ones.
         let whole = match dice.below(4) {

@@ -37,6 +37,7 @@ pub fn cluster(accelerators: usize, seed: u64) -> Problem {
                 legal_ranks: [(EngineKind::Vllm, vec![1, 2, 4, 8])].into(),
                 context: 8192,
                 only_on: None,
+                format: None,
             });
             for (position, supply) in problem.nodes.iter().enumerate() {
                 let first = &supply.accelerators[0];
