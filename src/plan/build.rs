@@ -8,18 +8,21 @@ use super::gate;
 use super::ids;
 use super::rules::Rules;
 use super::{
-    Plan, PlanInput, PlanWarning, PlannedInstance, Summary, Verb, drift, fetch, observe, ports, schedule, specify,
+    Plan, PlanInput, PlanWarning, PlannedInstance, Summary, Verb, drift, fetch, measured, observe, ports, route,
+    schedule, specify,
 };
 use crate::base::{Diagnostic, Severity};
 use crate::engine::{internal_ports, pass_internal_ports};
 use crate::placement::{Candidate, Reason, Unplaced};
+use crate::sizing::Calibrations;
 
 /// Compares what should be with what is. The same input gives the same plan, byte for byte.
 pub fn plan(input: &PlanInput<'_>) -> Plan {
     let rules = Rules::of(&input.desired.policies);
     let observed = observe(input.inventory, input.observed);
     let mut unplaced = input.placement.unplaced.clone();
-    let (mut planned, mut used) = specified(input);
+    let calibrations = Calibrations::of(input.inventory);
+    let (mut planned, mut used) = specified(input, &calibrations);
     for index in ports::assign(&mut planned, &observed, input.desired, input.inventory).into_iter().rev() {
         let without = planned.remove(index);
         used.remove(index);
@@ -36,6 +39,7 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
     for index in &difference.unknown {
         gated.defer(&planned[*index].model, &planned[*index].node, "unreachable");
     }
+    route::choose(&mut gated.drafts, input, rules.download);
     gate::wait_for_nodes(&mut gated, &unplaced, input);
     let mut warnings: Vec<PlanWarning> = input.warnings.iter().map(warning).collect();
     for note in &input.placement.notes {
@@ -50,6 +54,10 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
             instance.model, candidate.source
         );
         warnings.push(general(ids::MISSING_FILES, &text, Some("apply refuses until they are there".to_owned())));
+    }
+    for text in measured::too_low(&planned, &calibrations) {
+        let hint = "what runs stays; the same is planned with what was measured from now on".to_owned();
+        warnings.push(general(ids::UNDER_ESTIMATE, &text, Some(hint)));
     }
     let nodes: BTreeSet<String> = planned.iter().map(|instance| instance.node.clone()).collect();
     for (node, text) in ports::overlaps(input.desired, input.inventory, &nodes) {
@@ -88,7 +96,7 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
 }
 
 /// Instances and the candidates they use, in the order of model and replica.
-fn specified<'a>(input: &PlanInput<'a>) -> (Vec<PlannedInstance>, Vec<&'a Candidate>) {
+fn specified<'a>(input: &PlanInput<'a>, calibrations: &Calibrations) -> (Vec<PlannedInstance>, Vec<&'a Candidate>) {
     let mut placed: Vec<_> = input.placement.instances.iter().collect();
     placed.sort_by(|a, b| (&a.model, a.replica, &a.node).cmp(&(&b.model, b.replica, &b.node)));
     placed
@@ -96,7 +104,7 @@ fn specified<'a>(input: &PlanInput<'a>) -> (Vec<PlannedInstance>, Vec<&'a Candid
         .filter_map(|placed| {
             let candidate = input.candidates.get(&placed.model)?.as_ref().ok()?.get(placed.candidate)?;
             let facts = input.inventory.node(&placed.node);
-            Some((specify::specify(placed, candidate, input.desired, facts)?, candidate))
+            Some((specify::specify(placed, candidate, input.desired, facts, calibrations)?, candidate))
         })
         .unzip()
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Plan, PlannedInstance, Step, Summary, Verb};
+use super::{FetchFrom, Plan, PlannedInstance, Step, Summary, Verb};
 use crate::inventory::{InstanceSpec, Inventory};
 
 /// Everything that is wrong with a plan, one sentence each. `told` are the specifications that the nodes hold.
@@ -12,6 +12,7 @@ pub fn check(plan: &Plan, inventory: &Inventory, told: &BTreeMap<String, Vec<Ins
     let waves = order(plan, &mut wrong);
     devices(plan, inventory, &mut wrong);
     reach(plan, inventory, &mut wrong);
+    senders(plan, inventory, &mut wrong);
     protections(plan, inventory, &mut wrong);
     if let Some(waves) = waves {
         capacity(plan, inventory, told, &waves, &mut wrong);
@@ -119,6 +120,31 @@ fn reach(plan: &Plan, inventory: &Inventory, wrong: &mut Vec<String>) {
             if !inventory.node(name).is_some_and(|node| node.reachable) {
                 wrong.push(format!("step {} touches the unreachable node {name}", step.id));
             }
+        }
+    }
+}
+
+/// A node that sends a set has it, or gets it in a step before.
+fn senders(plan: &Plan, inventory: &Inventory, wrong: &mut Vec<String>) {
+    for step in &plan.steps {
+        let Some(planned) = &step.fetch else { continue };
+        if step.route.as_deref() != Some(planned.from.route().as_str()) {
+            wrong.push(format!("step {} says another way than its files take", step.id));
+        }
+        let FetchFrom::Node { node: sender, otherwise, .. } = &planned.from else { continue };
+        let revision = &planned.fetch.revision;
+        let facts = inventory.node(sender).filter(|facts| facts.reachable);
+        let has = facts.is_some_and(|node| node.weights.iter().any(|set| set.revision == *revision && set.complete));
+        let gets = plan.steps.iter().any(|earlier| {
+            step.after.contains(&earlier.id)
+                && earlier.node == *sender
+                && earlier.fetch.as_ref().is_some_and(|brought| brought.fetch.revision == *revision)
+        });
+        if !(has || gets) || facts.is_none() || *sender == step.node {
+            wrong.push(format!("step {} takes files from {sender}, which cannot send them", step.id));
+        }
+        if otherwise.sender().is_some() {
+            wrong.push(format!("step {} knows no way but through other nodes", step.id));
         }
     }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::base::EngineKind;
-use crate::inventory::{FetchSpec, InstanceSpec};
-use crate::placement::{SolverReport, Unplaced};
+use crate::inventory::{FetchSpec, HubFiles, InstanceSpec};
+use crate::placement::{Passed, SolverReport, Unplaced};
 
 /// The ordered steps that take the cluster from what is to what should be.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -108,6 +108,9 @@ pub struct PlannedInstance {
     pub specification: String,
     /// Why this shape here.
     pub because: String,
+    /// Better variants that were not taken, best first, each with what kept it from here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub better: Vec<Passed>,
     /// Exactly what the node agent is told.
     pub spec: Box<InstanceSpec>,
 }
@@ -138,8 +141,12 @@ pub struct AcceleratorMemoryPlan {
     pub total_bytes: u64,
     /// What instances may use there.
     pub capacity_bytes: u64,
-    /// What the engine reported, once it has run.
+    /// What the engine took, once one of the same has run so: with these weights, engine, version, accelerators, context
+    /// and requests.
     pub measured_bytes: Option<u64>,
+    /// What would be planned by computation alone, where a measurement has changed the figures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimated_bytes: Option<u64>,
 }
 
 /// Planned host bytes.
@@ -156,6 +163,12 @@ pub struct HostMemoryPlan {
     pub total_bytes: u64,
     /// What instances may use there.
     pub capacity_bytes: u64,
+    /// As of an accelerator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured_bytes: Option<u64>,
+    /// As of an accelerator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimated_bytes: Option<u64>,
 }
 
 /// A helper process of a multi-node instance.
@@ -276,7 +289,7 @@ pub struct Step {
     pub state_bytes: u64,
     /// Whether a running instance is interrupted.
     pub interrupts: bool,
-    /// `fetch`: the files, and the controller's folder they come from.
+    /// `fetch`: the files, and the way they take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fetch: Option<PlannedFetch>,
     /// The policy that wants a confirmation of its own (`prune`), which `--yes` gives.
@@ -288,10 +301,53 @@ pub struct Step {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlannedFetch {
-    /// Folder on the controller.
-    pub from_folder: String,
+    /// The way.
+    pub from: FetchFrom,
     /// What arrives where.
     pub fetch: FetchSpec,
+    /// Most bytes per second: this fetch's part of `limit download`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_bytes_per_s: Option<u64>,
+}
+
+/// The way that files take to a node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum FetchFrom {
+    /// A folder on the controller, which sends them.
+    Folder(String),
+    /// The node downloads them from the hub.
+    Hub(HubFiles),
+    /// The controller downloads them from the hub and sends them on; it keeps none.
+    Relay(HubFiles),
+    /// Another node that has the set sends it.
+    Node {
+        /// Its name.
+        node: String,
+        /// The set's folder there.
+        folder: String,
+        /// The way to take where the two cannot meet; never another node.
+        otherwise: Box<FetchFrom>,
+    },
+}
+
+impl FetchFrom {
+    /// The node that sends the files, where one does.
+    pub fn sender(&self) -> Option<&str> {
+        match self {
+            Self::Node { node, .. } => Some(node),
+            Self::Folder(_) | Self::Hub(_) | Self::Relay(_) => None,
+        }
+    }
+
+    /// The plan's word for it: `hub`, `node:NAME`, `controller`.
+    pub fn route(&self) -> String {
+        match self {
+            Self::Folder(_) | Self::Relay(_) => "controller".to_owned(),
+            Self::Hub(_) => "hub".to_owned(),
+            Self::Node { node, .. } => format!("node:{node}"),
+        }
+    }
 }
 
 /// Put off, not refused.

@@ -42,6 +42,14 @@ pub fn drift(inventory: &Inventory, specs: &ObservedSpecs, observed: &[Observed]
                     );
                     add("instance_changed", None, text);
                 }
+                // None at all is another program than was planned for, which status says.
+                if let Some((there, all)) = o.spilled.filter(|(there, _)| *there > 0) {
+                    let text = format!(
+                        "{who} has {there} of its {all} layers on its accelerators and the rest on the CPU: it is slow, \
+                         and takes host memory that was not planned"
+                    );
+                    add("instance_changed", None, text);
+                }
                 if !o.supervised {
                     let text = format!("{who} runs without the node agent's supervisor: a dead engine would stay dead");
                     add("instance_changed", None, text);

@@ -55,6 +55,12 @@ pub enum Event {
         done_bytes: Option<u64>,
         /// Of how many.
         total_bytes: Option<u64>,
+        /// How many came per second lately.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bytes_per_s: Option<u64>,
+        /// How long the rest takes at that rate.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        left_ms: Option<u64>,
         /// What it is doing, such as `loading weights`.
         text: String,
     },

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::build::summary;
 use super::diff::{Difference, Draft};
-use super::{Because, Observed, Plan, PlanInput, PlannedFetch, PlannedInstance, Step, Verb};
-use crate::inventory::{FetchSpec, NodeFacts};
+use super::{Because, FetchFrom, Observed, Plan, PlanInput, PlannedFetch, PlannedInstance, Step, Verb, route};
+use crate::inventory::{FetchSpec, HubFiles, NodeFacts};
 use crate::placement::{Candidate, Origin};
 
 /// Bytes per second that a load is estimated with where nothing was measured.
@@ -42,7 +42,7 @@ pub(super) fn add(
         let because = consumers.first().map_or(Because::Drift, |index| drafts[*index].step.because);
         let fetch = drafts.len();
         drafts.push(Draft {
-            step: step(&planned[first], used[first], &node, because),
+            step: step(&planned[first], used[first], &node, because, input),
             old: None,
             new: None,
             needs: BTreeSet::new(),
@@ -76,7 +76,7 @@ pub fn only_fetches(plan: &Plan) -> Plan {
 /// Whether a candidate's files are not all on the node. For an instance that runs, an inventory that was written by
 /// hand is no proof that they are missing.
 fn wanted(candidate: &Candidate, facts: Option<&NodeFacts>, runs: bool) -> bool {
-    if !matches!(candidate.origin, Origin::Controller { .. }) {
+    if matches!(candidate.origin, Origin::OnNode { .. }) {
         return false;
     }
     let Some(facts) = facts else { return true };
@@ -101,20 +101,33 @@ pub(super) fn size(candidate: &Candidate) -> u64 {
     }
 }
 
-fn step(instance: &PlannedInstance, candidate: &Candidate, node: &str, because: Because) -> Step {
+fn step(
+    instance: &PlannedInstance,
+    candidate: &Candidate,
+    node: &str,
+    because: Because,
+    input: &PlanInput<'_>,
+) -> Step {
     let folder = instance.spec.weights.first().map(|weights| weights.folder.clone()).unwrap_or_default();
     let fetch = match &candidate.origin {
-        Origin::Controller { folder: from_folder } => Some(PlannedFetch {
-            from_folder: from_folder.clone(),
-            fetch: FetchSpec {
-                source: candidate.source.clone(),
-                revision: candidate.revision.clone(),
-                folder,
-                files: candidate.files.clone(),
-            },
-        }),
+        Origin::Controller { folder: from } => Some(FetchFrom::Folder(from.clone())),
+        Origin::Hub { repository, commit } => {
+            let (repository, commit) = (repository.clone(), commit.clone());
+            Some(route::from_hub(HubFiles { endpoint: input.hub.to_owned(), repository, commit }, node, input))
+        }
         Origin::OnNode { .. } => None,
     };
+    let route = fetch.as_ref().map(FetchFrom::route);
+    let fetch = fetch.map(|from| PlannedFetch {
+        from,
+        fetch: FetchSpec {
+            source: candidate.source.clone(),
+            revision: candidate.revision.clone(),
+            folder,
+            files: candidate.files.clone(),
+        },
+        limit_bytes_per_s: None,
+    });
     let lost = if because == Because::Drift { "; files are missing" } else { "" };
     Step {
         id: 0,
@@ -131,7 +144,7 @@ fn step(instance: &PlannedInstance, candidate: &Candidate, node: &str, because: 
         ),
         after: Vec::new(),
         from_instance: None,
-        route: Some("controller".to_owned()),
+        route,
         download_bytes: size(candidate),
         estimated_ms: None,
         downtime_ms: 0,

@@ -17,9 +17,10 @@ pub fn guards(plan: &Plan, inventory: &Inventory) -> BTreeMap<String, Guard> {
         .collect()
 }
 
-/// Nodes that steps touch.
+/// Nodes that steps touch, and those that send weights for them.
 pub fn touched(steps: &[Step]) -> BTreeSet<String> {
-    steps.iter().flat_map(|step| std::iter::once(&step.node).chain(&step.from_node)).cloned().collect()
+    let sender = |step: &Step| step.fetch.as_ref().and_then(|planned| planned.from.sender().map(str::to_owned));
+    steps.iter().flat_map(|step| [Some(step.node.clone()), step.from_node.clone(), sender(step)]).flatten().collect()
 }
 
 /// The accelerators that a step loads something onto. Engines measure free memory while they start, so steps that
@@ -77,6 +78,13 @@ fn guard(plan: &Plan, node: &NodeFacts) -> Guard {
             facts.insert(format!("internal-ports {name}"), json!(instance.spec.internal_ports));
         }
     }
+    // What it sends to others must still be there.
+    for planned in plan.steps.iter().filter_map(|step| step.fetch.as_ref()) {
+        let revision = &planned.fetch.revision;
+        if planned.from.sender() == Some(node.name.as_str()) && holds(node, revision) {
+            facts.insert(format!("weights {revision}"), json!(true));
+        }
+    }
     let host = loaded.iter().map(|instance| instance.memory.host.total_bytes).fold(0, u64::saturating_add);
     if let Some(available) = node.ram.available_bytes.filter(|_| host > 0) {
         facts.insert("ram".to_owned(), json!({ "available_bytes": available, "needed_bytes": host }));
@@ -105,7 +113,7 @@ fn disks(plan: &Plan, node: &NodeFacts) -> BTreeMap<String, (u64, u64)> {
 }
 
 /// The file system that a folder is on: the longest path above it that the agent reported.
-fn disk_of<'a>(node: &'a NodeFacts, folder: &str) -> Option<&'a Disk> {
+pub fn disk_of<'a>(node: &'a NodeFacts, folder: &str) -> Option<&'a Disk> {
     let above = |disk: &&Disk| {
         let rest = folder.strip_prefix(disk.path.trim_end_matches('/'));
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

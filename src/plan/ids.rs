@@ -18,6 +18,9 @@ pub const FOREIGN: &str = "FLK404";
 /// A model found no place.
 pub const NOT_PLACED: &str = "FLK405";
 
+/// An engine took more than was planned for it.
+pub const UNDER_ESTIMATE: &str = "FLK406";
+
 /// Every identifier of this room, in order.
 pub const PLAN_DIAGNOSTICS: &[DiagnosticId] = &[
     DiagnosticId {
@@ -49,5 +52,10 @@ pub const PLAN_DIAGNOSTICS: &[DiagnosticId] = &[
         id: NOT_PLACED,
         title: "a model does not fit",
         explanation: "On the hardware of the inventory, a model has fewer replicas than it asks for. The reasons are given per node, and the nearest change that would make it fit.",
+    },
+    DiagnosticId {
+        id: UNDER_ESTIMATE,
+        title: "an engine took more than was planned",
+        explanation: "What an instance held once it ran was more than its estimate. From then on flock plans the same weights, engine, version and accelerators with what was measured, and a margin; what runs stays where it is. An estimate that is too low is a fault of flock: please report it with the output of `flock explain`.",
     },
 ];

@@ -31,6 +31,8 @@ pub struct PlanInput<'a> {
     pub candidates: &'a Candidates,
     /// Where everything should run.
     pub placement: &'a Placement,
+    /// The hub that weights come from, `https://host` without a path at its end.
+    pub hub: &'a str,
     /// Egress nodes of agents on providers.
     pub egress: Vec<Egress>,
     /// Which nodes may be touched.

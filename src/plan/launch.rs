@@ -7,7 +7,7 @@ use crate::config::{Engine, Model};
 use crate::engine::{self, Contained, Planned, Runtime, Settings};
 use crate::inventory::{ContainerRef, NodeFacts};
 use crate::placement::{Candidate, Placed};
-use crate::sizing::layer_split;
+use crate::sizing::{computes_in_half, layer_split};
 
 /// How an instance's program is started.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -78,6 +78,11 @@ pub(super) fn launch(
             .collect(),
         accelerators: devices,
         layer_counts: layers,
+        half: placed
+            .accelerators
+            .iter()
+            .filter_map(|uuid| facts?.accelerator(uuid))
+            .any(|device| computes_in_half(placed.engine, &candidate.variant, device)),
         arguments: model.arguments.iter().map(|argument| argument.value.clone()).collect(),
     };
     let timeout = engine::ready_timeout(placed.engine, candidate.variant.download_bytes);

@@ -3,7 +3,7 @@
 //! In: desired state, inventory, placement. Out: `Plan`, the same bytes for the same input; what to confirm; what
 //! moved since a plan was saved; the events of an apply.
 //! The way: `specify` and `ports` say what should run, `observe` what runs, `diff` what differs and `reason` why,
-//! `schedule` and `fetch` what waits for what, `gate` and `protect` what may not be done. `check` shares no code
+//! `schedule` and `fetch` what waits for what, `gate` and `protect` what may not be done, `route` how weights come. `check` shares no code
 //! with them.
 //! May import: base, config, weights, engine, inventory, sizing, placement. Pure.
 
@@ -22,12 +22,14 @@ mod guard;
 mod ids;
 mod input;
 mod launch;
+mod measured;
 mod observe;
 mod ports;
 #[cfg(test)]
 mod properties;
 mod protect;
 mod reason;
+mod route;
 mod rules;
 mod schedule;
 mod select;
@@ -36,6 +38,10 @@ mod specify;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_measured;
+#[cfg(test)]
+mod tests_routes;
 #[cfg(test)]
 mod tests_trust;
 
@@ -48,7 +54,7 @@ pub use document::*;
 pub use drift::{decay, drift};
 pub use events::{Event, Outcome, StepEnd};
 pub use fetch::only_fetches;
-pub use guard::{guards, loads_onto, memory_taken, stale, touched};
+pub use guard::{disk_of, guards, loads_onto, memory_taken, stale, touched};
 pub use ids::{FOREIGN, NOT_PLACED, PLAN_DIAGNOSTICS};
 pub use input::{Limits, ObservedSpecs, PlanInput, unreachable_nodes};
 pub use observe::{Observed, observe};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::ObservedSpecs;
 use crate::base::{EngineKind, InstanceState};
-use crate::inventory::{Failure, InstanceFacts, InstanceSpec, Inventory, NodeFacts};
+use crate::inventory::{Calibration, Failure, InstanceFacts, InstanceSpec, Inventory, NodeFacts};
 
 /// An instance as it is found on a node.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,6 +43,8 @@ pub struct Observed {
     pub since: Option<String>,
     /// Its last failure.
     pub last_failure: Option<Failure>,
+    /// Layers on its accelerators and all layers, where the engine left some on the CPU.
+    pub spilled: Option<(u32, u32)>,
     /// What its node is told; `None` where only facts are known.
     pub spec: Option<InstanceSpec>,
 }
@@ -112,6 +114,7 @@ fn from_facts(node: &NodeFacts, facts: &InstanceFacts, spec: Option<&InstanceSpe
         load_ms: facts.load_ms,
         since: facts.since.clone(),
         last_failure: facts.last_failure.clone(),
+        spilled: facts.measured.as_deref().and_then(Calibration::spilled),
         spec: spec.cloned(),
     }
 }
@@ -135,6 +138,7 @@ fn from_spec(node: &NodeFacts, spec: &InstanceSpec) -> Observed {
         load_ms: None,
         since: None,
         last_failure: None,
+        spilled: None,
         spec: Some(spec.clone()),
     }
 }

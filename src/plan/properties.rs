@@ -6,9 +6,10 @@ use proptest::prelude::*;
 
 use super::testing::{CAPACITY, Spot, Wish, World, at};
 use super::*;
-use crate::base::{GIB, Spanned};
+use crate::base::{Bytes, GIB, Spanned};
 use crate::config::{Prune, Share};
-use crate::inventory::Protection;
+use crate::inventory::{NodeLink, Protection};
+use crate::placement::Origin;
 
 const NAMES: [&str; 4] = ["alpha", "beta", "gamma", "delta"];
 const NODES: [(&str, u32); 2] = [("n1", 2), ("n2", 2)];
@@ -51,6 +52,28 @@ fn wanted(raw: &[Raw]) -> (Vec<Wish>, Vec<Spot>) {
         }
     }
     (wishes, spots)
+}
+
+/// Where weights come from and how the nodes are joined: the hub or the controller, a way between the nodes, a limit.
+fn surround(world: &mut World, (hub, link, limit): (bool, Option<u64>, Option<u64>)) {
+    if hub {
+        for found in world.candidates.values_mut().flatten().flatten() {
+            found.origin = Origin::Hub { repository: "lab/one".to_owned(), commit: "0".repeat(40) };
+        }
+    }
+    world.inventory.links = vec![NodeLink {
+        from: "n1".to_owned(),
+        to: "n2".to_owned(),
+        bandwidth_bytes_per_s: link,
+        measured: link.is_some(),
+        ..NodeLink::default()
+    }];
+    world.desired.policies.download = limit.map(|bytes| Spanned::new(Bytes(bytes), at("p.kdl", 3)));
+}
+
+fn surroundings() -> impl Strategy<Value = (bool, Option<u64>, Option<u64>)> {
+    let rates = || prop::option::of(prop_oneof![Just(1_000_000), Just(60_000_000), Just(1_200_000_000), any::<u64>()]);
+    (any::<bool>(), rates(), rates())
 }
 
 fn mishap(world: &mut World, kind: u8) {
@@ -149,12 +172,13 @@ proptest! {
     #[test]
     fn any_change_is_planned_soundly_and_applied_once(
         first in raw(), second in raw(), mishaps in prop::collection::vec(0u8..6, 0..3),
-        order in prop::collection::vec(0usize..8, 8),
+        order in prop::collection::vec(0usize..8, 8), around in surroundings(),
     ) {
         let mut world = World::new(&NODES);
         world.desired.policies.prune = Some(Spanned::new(Prune::Auto, at("policies/lab.kdl", 9)));
         let (wishes, spots) = wanted(&first);
         world.want(&wishes, &spots);
+        surround(&mut world, around);
         let plan = world.plan();
         prop_assert_eq!(check(&plan, &world.inventory, &world.observed), Vec::<String>::new());
         world.apply(&plan);
@@ -163,6 +187,7 @@ proptest! {
         }
         let (wishes, spots) = wanted(&second);
         world.want(&wishes, &spots);
+        surround(&mut world, around);
         let plan = world.plan();
         let again = serde_json::to_string(&world.plan()).unwrap();
         if plan.blocked.is_empty() && plan.deferred.is_empty() {
@@ -191,15 +216,17 @@ proptest! {
     #[test]
     fn whatever_is_forbidden_the_rest_is_sound(
         first in raw(), second in raw(), gates in prop::collection::vec(0u8..8, 0..4),
-        order in prop::collection::vec(0usize..8, 8),
+        order in prop::collection::vec(0usize..8, 8), around in surroundings(),
     ) {
         let mut world = World::new(&NODES);
         let (wishes, spots) = wanted(&first);
         world.want(&wishes, &spots);
+        surround(&mut world, around);
         let plan = world.plan();
         world.apply(&plan);
         let (wishes, spots) = wanted(&second);
         world.want(&wishes, &spots);
+        surround(&mut world, around);
         for gate in &gates {
             let protect = |model: &str| Protection { model: model.into(), ..Default::default() };
             match gate {
@@ -218,7 +245,8 @@ proptest! {
         play(&world, &plan, &order)?;
         prop_assert_eq!(serde_json::to_string(&plan).unwrap(), serde_json::to_string(&world.plan()).unwrap());
         for step in &plan.steps {
-            let nodes = || std::iter::once(step.node.as_str()).chain(step.from_node.as_deref());
+            let nodes = || std::iter::once(step.node.as_str()).chain(step.from_node.as_deref())
+                .chain(step.fetch.as_ref().and_then(|planned| planned.from.sender()));
             prop_assert!(!gates.contains(&2) || nodes().all(|node| node == "n1"));
             prop_assert!(!gates.contains(&3) || nodes().all(|node| node != "n1"));
         }

@@ -56,7 +56,7 @@ impl Situation<'_> {
         if let (Some(was), Some(is)) = (revision(spec), revision(&new.spec))
             && was != is
         {
-            return (Because::Lock, format!("weights {} -> {}", short(was), short(is)));
+            return (Because::Lock, self.other_weights(was, is));
         }
         let mut words = Vec::new();
         let mut at = None;
@@ -90,6 +90,20 @@ impl Situation<'_> {
             };
         }
         (Because::Config, said(place(at), words.join(", ")))
+    }
+
+    /// Other weights under the same name: the commits of flock.lock where both are of the hub, else the revisions.
+    fn other_weights(&self, was: &str, is: &str) -> String {
+        let found = self.input.inventory.nodes.iter().flat_map(|node| &node.weights);
+        let old = found.into_iter().find(|weights| weights.revision == was).and_then(|weights| pin(&weights.source));
+        let candidates = self.input.candidates.values().flatten().flatten();
+        let new = candidates.into_iter().find(|one| one.revision == is).and_then(|one| pin(&one.source));
+        match (old, new) {
+            (Some((old, was)), Some((new, is))) if old == new => format!("flock.lock: {new} {was} -> {is}"),
+            (Some((old, was)), Some((new, is))) => format!("flock.lock: {old} {was} -> {new} {is}"),
+            (None, Some((new, is))) => format!("flock.lock: weights {} -> {new} {is}", short(was)),
+            (_, None) => format!("weights {} -> {}", short(was), short(is)),
+        }
     }
 
     /// Why a replica moves.
@@ -214,6 +228,12 @@ fn shares(planned: &PlannedInstance, old: &Observed) -> bool {
 
 fn revision(spec: &InstanceSpec) -> Option<&str> {
     spec.weights.first().and_then(|weights| weights.revision.as_deref())
+}
+
+/// Repository and commit of `hf:owner/name@commit`.
+fn pin(source: &str) -> Option<(&str, String)> {
+    let (repository, commit) = source.strip_prefix("hf:")?.split_once('@')?;
+    Some((repository, commit.chars().take(10).collect()))
 }
 
 fn short(revision: &str) -> String {

@@ -14,6 +14,8 @@ pub(super) struct Rules {
     pub prune: Prune,
     /// Greatest share of the running replicas that one plan may stop, in percent.
     pub stop_share: Option<f64>,
+    /// Bytes per second that all fetches together may take.
+    pub download: Option<u64>,
     /// Policies that this version does not enforce: their name and place. Nothing is applied past them.
     pub unenforced: Vec<(String, String)>,
 }
@@ -26,9 +28,6 @@ impl Rules {
         if let Some(limit) = &policies.moves_per_hour {
             add("limit moves-per-hour", &limit.place);
         }
-        if let Some(limit) = &policies.download {
-            add("limit download", &limit.place);
-        }
         policies.quotas.values().for_each(|quota| add("quota", &quota.name.place));
         policies.denials.values().for_each(|denial| add("deny", &denial.name.place));
         policies.windows.values().for_each(|window| add("window", &window.name.place));
@@ -37,6 +36,7 @@ impl Rules {
             protect: policies.protect.iter().map(|model| (model.value.clone(), model.place.short())).collect(),
             prune: policies.prune.as_ref().map_or(Prune::Confirm, |prune| prune.value),
             stop_share: policies.stop_share.as_ref().map(|share| f64::from(share.value.0) / 100.0),
+            download: policies.download.as_ref().map(|limit| limit.value.0),
             unenforced,
         }
     }
@@ -57,7 +57,7 @@ mod tests {
             ),
             (
                 "policies/lab.kdl",
-                "protect model=\"llava\"\nprune \"auto\"\nlimit stop-share=\"25%\"\n\
+                "protect model=\"llava\"\nprune \"auto\"\nlimit stop-share=\"25%\" download=\"200MB/s\"\n\
                  deny \"no\" { when \"model.gated\" }\napproval verbs=\"stop\" by=\"ada@example.edu\"\n",
             ),
         ]);
@@ -66,6 +66,7 @@ mod tests {
         let rules = Rules::of(&desired.policies);
         assert_eq!(rules.protect.get("llava").map(String::as_str), Some("policies/lab.kdl:1"));
         assert_eq!((rules.prune, rules.stop_share), (Prune::Auto, Some(25.0)));
+        assert_eq!(rules.download, Some(200_000_000));
         let words: Vec<&str> = rules.unenforced.iter().map(|(word, _)| word.as_str()).collect();
         assert_eq!(words, ["deny", "approval"]);
     }

@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::launch::{self, Launch};
+use super::measured::Measurement;
 use super::{AcceleratorMemoryPlan, HostMemoryPlan, Memory, PlannedInstance};
 use crate::base::{Digest, Dtype, EngineKind, expand_home};
 use crate::config::Desired;
 use crate::inventory::{InstanceSpec, NodeFacts, WeightsRef};
 use crate::placement::{Candidate, Origin, Placed};
+use crate::sizing::Calibrations;
 
 /// Where weights lie on a node unless something says otherwise.
 const DEFAULT_WEIGHTS: &str = "~/.local/share/flock/weights";
@@ -90,7 +92,7 @@ pub fn weights_on_node(candidate: &Candidate, desired: &Desired, node: &str, fac
             };
             Located { folder, entry }
         }
-        Origin::Controller { .. } => {
+        Origin::Controller { .. } | Origin::Hub { .. } => {
             let folder = folder_there(candidate, facts).unwrap_or_else(|| {
                 let root = weights_root(desired, node, facts);
                 let hex = candidate.revision.strip_prefix("sha256:").unwrap_or(&candidate.revision);
@@ -141,6 +143,7 @@ pub(super) fn specify(
     candidate: &Candidate,
     desired: &Desired,
     facts: Option<&NodeFacts>,
+    calibrations: &Calibrations,
 ) -> Option<PlannedInstance> {
     let model = desired.models.get(&placed.model)?;
     let engine = desired.engines.get(&placed.engine);
@@ -180,8 +183,10 @@ pub(super) fn specify(
     if let Some(engine) = engine {
         launch::surround(&mut launch, placed, engine, &id, &located.folder, &env);
     }
-    let memory = memory(placed);
-    let spec = spec(placed, candidate, &located, &launch, &env, &memory, &id, &specification);
+    let measured = Measurement::of(placed, candidate, model, facts, calibrations);
+    let memory = measured.beside(memory(placed));
+    let mut spec = spec(placed, candidate, &located, &launch, &env, &memory, &id, &specification);
+    spec.sized_for = Some(Box::new(measured.sized_for));
     Some(PlannedInstance {
         instance: id,
         model: placed.model.clone(),
@@ -207,6 +212,7 @@ pub(super) fn specify(
         processes: Vec::new(),
         specification,
         because: placed.because.clone(),
+        better: placed.better.clone(),
         spec: Box::new(spec),
     })
 }
@@ -224,6 +230,7 @@ fn memory(placed: &Placed) -> Memory {
             total_bytes: bytes.total_bytes(),
             capacity_bytes: bytes.capacity_bytes,
             measured_bytes: None,
+            estimated_bytes: None,
         })
         .collect();
     let host = HostMemoryPlan {
@@ -232,6 +239,8 @@ fn memory(placed: &Placed) -> Memory {
         overhead_bytes: placed.host.overhead_bytes,
         total_bytes: placed.host.total_bytes(),
         capacity_bytes: placed.host.capacity_bytes,
+        measured_bytes: None,
+        estimated_bytes: None,
     };
     Memory { per_accelerator, host }
 }
@@ -247,7 +256,7 @@ fn spec(
     id: &str,
     specification: &str,
 ) -> InstanceSpec {
-    let copied = matches!(candidate.origin, Origin::Controller { .. });
+    let copied = !matches!(candidate.origin, Origin::OnNode { .. });
     let files = if candidate.files.is_empty() {
         candidate.variant.files.iter().map(|file| file.name.clone()).collect()
     } else {
@@ -278,5 +287,6 @@ fn spec(
         ready_timeout_ms: launch.ready_timeout_ms,
         unresponsive_after_ms: 0,
         container: launch.container.clone(),
+        sized_for: None,
     }
 }

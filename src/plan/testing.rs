@@ -17,6 +17,12 @@ use crate::inventory::{
 use crate::placement::{Candidate, Candidates, Origin, Placed, PlacedMemory, Placement, SolverReport};
 use crate::weights::{Architecture, PerLayer, Tensors, Variant};
 
+/// The hub of the small world.
+pub const HUB: &str = "https://hub.example";
+
+/// The commit of its repositories.
+pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
 /// What every card may give.
 pub const CAPACITY: u64 = 22 * GIB;
 
@@ -107,6 +113,15 @@ impl World {
         self.placement = placement(placed);
     }
 
+    /// All weights are on the hub, with digests.
+    pub fn put_on_hub(&mut self) {
+        for found in self.candidates.values_mut().flatten().flatten() {
+            found.source = "hf:lab/coder".to_owned();
+            found.origin = Origin::Hub { repository: "lab/coder".to_owned(), commit: COMMIT.to_owned() };
+            found.files.iter_mut().for_each(|file| file.sha256 = Some("sha256:0".to_owned()));
+        }
+    }
+
     pub fn input(&self) -> PlanInput<'_> {
         PlanInput {
             desired: &self.desired,
@@ -117,6 +132,7 @@ impl World {
             observed: &self.observed,
             candidates: &self.candidates,
             placement: &self.placement,
+            hub: HUB,
             egress: Vec::new(),
             limits: self.limits.clone(),
             drain: self.drain.clone(),
@@ -204,6 +220,7 @@ impl World {
             since: Some("2026-01-02T03:04:05Z".to_owned()),
             live_sessions: 0,
             load_ms: Some(19_200),
+            measured: None,
         });
     }
 
@@ -258,7 +275,7 @@ fn facts(name: &str, cards: u32) -> NodeFacts {
 fn node(name: &str) -> Node {
     Node {
         name: spanned(name.to_owned(), 3),
-        connection: Connection::Local,
+        connection: Connection::Ssh { address: spanned(format!("10.0.0.{}", name.len()), 3) },
         ssh: SshSettings::default(),
         labels: BTreeMap::from([("tier".to_owned(), "consumer".to_owned())]),
         reserve: Reserve::default(),
@@ -359,6 +376,7 @@ fn placed((name, replica, node, cards, gib): &Spot, wishes: &[Wish]) -> Placed {
         per_accelerator: vec![memory; cards.len()],
         host: PlacedMemory { overhead_bytes: GIB, capacity_bytes: 100 * GIB, ..Default::default() },
         because: "best quality that fits".to_owned(),
+        better: Vec::new(),
     }
 }
 
@@ -374,6 +392,7 @@ fn placement(instances: Vec<Placed>) -> Placement {
             deterministic: true,
         },
         considered: Vec::new(),
+        variants: Vec::new(),
         notes: Vec::new(),
     }
 }

@@ -77,6 +77,13 @@ fn other_weights_are_a_change_because_of_the_lock_and_another_variant_says_so() 
     let plan = world.plan();
     assert_eq!(verbs(&plan), [(Verb::Fetch, "coder", Because::Lock), (Verb::Change, "coder", Because::Lock)]);
     assert_eq!(plan.steps[1].after, [1]);
+    assert!(plan.steps[1].detail.starts_with("weights "), "{}", plan.steps[1].detail);
+    // Of the hub, the commits are known.
+    let source = |commit: &str| format!("hf:acme/coder@{}", commit.repeat(40));
+    let candidate = &mut world.candidates.get_mut("coder").unwrap().as_mut().unwrap()[0];
+    candidate.source = source("b");
+    world.node("ada-1").weights.iter_mut().for_each(|weights| weights.source = source("a"));
+    assert_eq!(world.plan().steps[1].detail, "flock.lock: acme/coder aaaaaaaaaa -> bbbbbbbbbb");
     world.want(&[Wish { variant: "fp8", ..Wish::new("coder", 12) }], &[("coder", 0, "ada-1", vec![0], 18)]);
     let plan = world.plan();
     assert_eq!(plan.steps[1].because, Because::Variant);
