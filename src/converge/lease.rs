@@ -155,6 +155,20 @@ impl Leases {
         Ok(Self { nodes: held(&taken), lease, lost, renewal, taken_over, passed_over })
     }
 
+    /// Takes the lease on all nodes at the generation that they have: for what changes no instance and no record, and
+    /// must not meet an apply. `spare` as in [`Self::take`].
+    pub async fn hold(
+        nodes: &BTreeMap<String, Arc<dyn Node>>,
+        generations: &BTreeMap<String, u64>,
+        spare: &BTreeSet<String>,
+        by: String,
+        (clock, random, processes): World<'_>,
+    ) -> Result<Self, LeaseError> {
+        let generation = generations.values().copied().max().unwrap_or(0);
+        let lease = new_lease(by, generation, (clock, random, processes));
+        Self::take(nodes, lease, generations, spare, processes).await
+    }
+
     /// Nodes whose lease was taken from an apply that died, with its name.
     pub fn taken_over(&self) -> &[(String, String)] {
         &self.taken_over

@@ -3,11 +3,15 @@
 //! In: a plan and the ports to its nodes. Out: events while it runs, an outcome at the end. Never asks a
 //! question and never decides: the plan holds everything. May import: base, engine, inventory, chat, plan, ports.
 
+mod fetch;
 mod lease;
+mod meter;
 mod preflight;
 mod record;
 mod run;
 mod step;
+#[cfg(test)]
+mod tests_fetch;
 
 pub use lease::{LeaseError, Leases, World, remember};
 pub use preflight::{PreflightError, preflight};

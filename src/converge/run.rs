@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::mpsc::UnboundedSender;
@@ -9,9 +10,11 @@ use tokio::time::Instant;
 
 use crate::inventory::{MemberInstance, MemberNode, MemberRecord};
 use crate::plan::{Event, Outcome, Plan, Step, StepEnd, Verb, loads_onto, plan_digest};
-use crate::ports::{Clock, Node, NodeError, Processes, Random};
+use crate::ports::{Clock, Hub, Node, NodeError, Processes, Random};
 
+use super::fetch::way;
 use super::lease::{LeaseError, Leases, new_lease};
+use super::meter::Meter;
 use super::preflight::{PreflightError, missing_files, preflight};
 use super::record;
 use super::step::{StepContext, StepError};
@@ -41,12 +44,21 @@ pub struct Converged {
     pub lease_lost: bool,
 }
 
+/// Who is told what of a step: bytes that are there, words, nodes that are away.
+type Told<'s> =
+    (&'s (dyn Fn(u64) + Send + Sync), &'s (dyn Fn(String) + Send + Sync), &'s (dyn Fn(&str, String) + Send + Sync));
+
 /// An apply: what to do, on what, and how carefully.
 pub struct Converge<'a> {
     /// The plan.
     pub plan: &'a Plan,
     /// All reachable nodes of the cluster, touched by the plan or not: each keeps the member record.
     pub nodes: &'a BTreeMap<String, Arc<dyn Node>>,
+    /// Where other nodes may find each node, beside what it says itself.
+    pub addresses: BTreeMap<String, String>,
+    /// The hub that weights come from, for its token and for what the controller brings itself; `None` where this machine
+    /// knows none.
+    pub hub: Option<&'a dyn Hub>,
     /// The newest member record known.
     pub member: &'a MemberRecord,
     /// The config's nodes as the record shall name them.
@@ -194,12 +206,15 @@ impl Converge<'_> {
             let mut claimed: BTreeSet<&String> = loading.values().copied().flatten().collect();
             for step in waiting {
                 let devices = loads_onto(self.plan, step);
-                if let Some(cause) = step.after.iter().find_map(|id| dead.get(id).copied()) {
+                let over =
+                    |id: &u32| outcome.done.contains(id) || (dead.contains_key(id) && self.can_do_without(step, *id));
+                let failed = |id: &&u32| dead.contains_key(id) && !self.can_do_without(step, **id);
+                if let Some(cause) = step.after.iter().find(failed).and_then(|id| dead.get(id).copied()) {
                     dead.insert(step.id, cause);
                     self.skip(&mut outcome, step, format!("step {cause} failed"));
                 } else if stopping.is_none()
                     && running.len() < self.parallel.max(1)
-                    && step.after.iter().all(|id| outcome.done.contains(id))
+                    && step.after.iter().all(over)
                     && devices.iter().all(|device| !claimed.contains(device))
                 {
                     claimed.extend(devices);
@@ -232,7 +247,7 @@ impl Converge<'_> {
                 Ok(()) => outcome.done.push(step.id),
                 Err(error) => {
                     dead.insert(step.id, step.id);
-                    let end = StepEnd { step: step.id, text: error.to_string(), hint: hint(&error) };
+                    let end = StepEnd { step: step.id, text: error.text_on(&step.node), hint: error.hint() };
                     self.emit(Event::StepFailed {
                         step: step.id,
                         node: step.node.clone(),
@@ -245,6 +260,13 @@ impl Converge<'_> {
         }
     }
 
+    /// Whether a fetch waits for another one only because that one's node was to send the files on: it knows another way.
+    fn can_do_without(&self, step: &Step, other: u32) -> bool {
+        let sender = step.fetch.as_ref().and_then(|planned| planned.from.sender());
+        let brings = self.plan.steps.iter().find(|step| step.id == other && step.verb == Verb::Fetch);
+        sender.is_some() && sender == brings.map(|step| step.node.as_str())
+    }
+
     /// Waits for what an earlier apply began and nobody has seen ready yet.
     async fn still_starting(&self, generation: u64, outcome: &Outcome) -> Vec<String> {
         if outcome.interrupted {
@@ -253,20 +275,36 @@ impl Converge<'_> {
         let waits = self.plan.instances.iter().filter(|planned| self.starting.contains(&planned.instance)).map(
             |planned| async move {
                 let node = self.nodes.get(&planned.node)?;
-                let progress = |_: u64| {};
-                let context = StepContext {
-                    plan: self.plan,
-                    generation,
-                    node: Arc::clone(node),
-                    from_node: None,
-                    progress: &progress,
-                    away: &|node, text| self.away(node, text),
-                };
+                let (progress, note) = (|_: u64| {}, |_: String| {});
+                let away = |node: &str, text: String| self.away(node, text);
+                let context = self.context(Arc::clone(node), generation, (&progress, &note, &away));
                 let ready = context.until_ready(&planned.spec, None).await;
                 ready.err().map(|error| format!("{}/{} on {}: {error}", planned.model, planned.replica, planned.node))
             },
         );
         futures::future::join_all(waits).await.into_iter().flatten().collect()
+    }
+
+    fn context<'s>(
+        &'s self,
+        node: Arc<dyn Node>,
+        generation: u64,
+        (progress, note, away): Told<'s>,
+    ) -> StepContext<'s> {
+        StepContext {
+            plan: self.plan,
+            generation,
+            node,
+            from_node: None,
+            nodes: self.nodes,
+            addresses: &self.addresses,
+            hub: self.hub,
+            random: self.random,
+            progress,
+            most: AtomicU64::new(0),
+            note,
+            away,
+        }
     }
 
     fn stop_reason(&self, leases: &Leases, outcome: &Outcome) -> Option<String> {
@@ -305,17 +343,34 @@ impl Converge<'_> {
         {
             return (step, Err(StepError::Plan(format!("node {name} is not reachable"))));
         }
+        let meter = Meter::new(step.download_bytes);
+        let way = step.fetch.as_ref().map(|planned| way(&planned.from)).unwrap_or_default();
         let progress = |done: u64| {
+            let Some(reading) = meter.at(done) else { return };
             self.emit(Event::StepProgress {
                 step: step.id,
                 node: step.node.clone(),
                 done_bytes: Some(done),
                 total_bytes: Some(step.download_bytes),
-                text: "copying".to_owned(),
+                bytes_per_s: reading.bytes_per_s,
+                left_ms: reading.left_ms,
+                text: way.clone(),
+            });
+        };
+        let note = |text: String| {
+            self.emit(Event::StepProgress {
+                step: step.id,
+                node: step.node.clone(),
+                done_bytes: None,
+                total_bytes: None,
+                bytes_per_s: None,
+                left_ms: None,
+                text,
             });
         };
         let away = |node: &str, text: String| self.away(node, text);
-        let context = StepContext { plan: self.plan, generation, node, from_node, progress: &progress, away: &away };
+        let (progress, note) = (&progress, &note);
+        let context = StepContext { from_node, ..self.context(node, generation, (progress, note, &away)) };
         let result = context.run(step).await;
         if result.is_ok() {
             let text = match step.verb {
@@ -332,13 +387,6 @@ impl Converge<'_> {
             });
         }
         (step, result)
-    }
-}
-
-fn hint(error: &StepError) -> Option<String> {
-    match error {
-        StepError::Node { error, .. } => error.hint(),
-        StepError::NotReady(_) | StepError::Plan(_) => None,
     }
 }
 
@@ -392,6 +440,39 @@ mod tests {
         }
     }
 
+    fn converging<'a>(
+        plan: &'a Plan,
+        nodes: &'a BTreeMap<String, Arc<dyn Node>>,
+        member: &'a MemberRecord,
+        protect: &'a BTreeSet<String>,
+    ) -> Converge<'a> {
+        Converge {
+            plan,
+            nodes,
+            addresses: BTreeMap::new(),
+            hub: None,
+            member,
+            member_nodes: Vec::new(),
+            leaving: Vec::new(),
+            generations: BTreeMap::new(),
+            spare: BTreeSet::new(),
+            starting: BTreeSet::new(),
+            held: BTreeSet::new(),
+            running: Vec::new(),
+            protect,
+            parallel: 2,
+            max_fail: None,
+            by: String::new(),
+            action: "apply",
+            destroy: false,
+            clock: &Nothing,
+            random: &Nothing,
+            processes: &Nothing,
+            events: tokio::sync::mpsc::unbounded_channel().0,
+            interrupt: tokio::sync::watch::channel(false).1,
+        }
+    }
+
     /// Who is left of `ada-1`, which stays the cluster's, and of `old` and `out`, which left the config.
     fn left(destroy: bool, spare: &[&str], held: &[(&str, &str)], stopped: &[(&str, &str)]) -> Vec<String> {
         let mut world = World::new(&[("ada-1", 1)]);
@@ -415,28 +496,13 @@ mod tests {
         };
         let nodes = ["ada-1", "old", "out"].map(node).into();
         let leaving = ["old", "out"].map(|name| MemberNode { name: name.to_owned(), ..MemberNode::default() });
+        let (member, protect) = (MemberRecord::default(), BTreeSet::new());
         let converge = Converge {
-            plan: &plan,
-            nodes: &nodes,
-            member: &MemberRecord::default(),
-            member_nodes: Vec::new(),
             leaving: leaving.into(),
-            generations: BTreeMap::new(),
             spare: spare.iter().map(|name| (*name).to_owned()).collect(),
-            starting: BTreeSet::new(),
             held: held.iter().map(|(node, id)| ((*node).to_owned(), (*id).to_owned())).collect(),
-            running: Vec::new(),
-            protect: &BTreeSet::new(),
-            parallel: 1,
-            max_fail: None,
-            by: String::new(),
-            action: "apply",
             destroy,
-            clock: &Nothing,
-            random: &Nothing,
-            processes: &Nothing,
-            events: tokio::sync::mpsc::unbounded_channel().0,
-            interrupt: tokio::sync::watch::channel(false).1,
+            ..converging(&plan, &nodes, &member, &protect)
         };
         leaves(&converge).into_iter().collect()
     }
@@ -450,5 +516,62 @@ mod tests {
         assert_eq!(left(false, &[], &held, &[("old", "i1")]), ["old"]);
         assert!(left(false, &[], &held, &[("out", "i1")]).is_empty(), "the same id elsewhere");
         assert_eq!(left(true, &["out"], &[], &[]), ["ada-1", "old"]);
+    }
+
+    /// A fetch from another node knows another way: where the node that was to have the files first got none, it goes on.
+    #[tokio::test]
+    async fn a_fetch_outlives_the_node_that_was_to_send() {
+        use crate::inventory::{HubFiles, NodeLink, Refusal, Request, Response};
+
+        let mut world = World::new(&[("ada-1", 1), ("ada-2", 1)]);
+        let wish = Wish { replicas: 2, ..Wish::new("coder", 3) };
+        world.want(&[wish], &[("coder", 0, "ada-1", vec![0], 18), ("coder", 1, "ada-2", vec![0], 18)]);
+        world.put_on_hub();
+        world.inventory.links = vec![NodeLink {
+            from: "ada-1".to_owned(),
+            to: "ada-2".to_owned(),
+            bandwidth_bytes_per_s: Some(1_000_000_000),
+            measured: true,
+            ..NodeLink::default()
+        }];
+        let plan = crate::plan::only_fetches(&world.plan());
+        let routes: Vec<&str> = plan.steps.iter().filter_map(|step| step.route.as_deref()).collect();
+        assert_eq!(routes, ["hub", "node:ada-1"]);
+
+        let node = |name: &'static str| {
+            let node: Arc<dyn Node> = Arc::new(SaidNode::new(name, move |request| {
+                let refused = |text: &str| Err(NodeError::Refused(Refusal::Failed { text: text.to_owned() }));
+                let answer = match request {
+                    Request::FetchState { .. } => Ok(Response::Fetched { complete: false, have_bytes: vec![0] }),
+                    Request::Download { .. } if name == "ada-1" => refused("the disk is failing"),
+                    Request::Offer { .. } => refused("the set is not complete"),
+                    Request::Take { .. } => refused("nobody offers anything"),
+                    Request::Download { from, .. } => {
+                        let (repository, commit) = ("lab/coder".to_owned(), crate::plan::testing::COMMIT.to_owned());
+                        let endpoint = crate::plan::testing::HUB.to_owned();
+                        assert_eq!(from, HubFiles { endpoint, repository, commit });
+                        Ok(Response::Done)
+                    }
+                    _ => Ok(Response::Done),
+                };
+                Box::pin(async move { answer })
+            }));
+            (name.to_owned(), node)
+        };
+        let nodes = ["ada-1", "ada-2"].map(node).into();
+        let (events, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let member = MemberRecord::default();
+        let protect = BTreeSet::new();
+        let converge = Converge { events, ..converging(&plan, &nodes, &member, &protect) };
+        let outcome = converge.run().await.expect("begun").outcome;
+        assert_eq!(outcome.done, [2]);
+        assert_eq!(outcome.failed.iter().map(|end| end.step).collect::<Vec<_>>(), [1]);
+        let mut words = Vec::new();
+        while let Ok(event) = told.try_recv() {
+            if let Event::StepProgress { step, done_bytes: None, text, .. } = event {
+                words.push(format!("{step} {text}"));
+            }
+        }
+        assert_eq!(words, ["2 ada-1 does not send them: the set is not complete; from the hub instead"]);
     }
 }

@@ -1,14 +1,16 @@
 //! One step on one node.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::base::InstanceState;
-use crate::inventory::{FetchSpec, InstanceFacts, InstanceSpec, Request, Response};
-use crate::plan::{self, Plan, PlannedFetch, Step, Verb};
-use crate::ports::{Node, NodeError};
+use crate::inventory::{InstanceFacts, InstanceSpec, Refusal, Request, Response};
+use crate::plan::{self, Plan, Step, Verb};
+use crate::ports::{Hub, HubError, Node, NodeError, Random};
 
 /// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(10);
@@ -31,9 +33,40 @@ pub(super) enum StepError {
     /// The engine did not become ready.
     #[error("{0}")]
     NotReady(String),
+    /// The hub does not give what the controller wants to send on.
+    #[error(transparent)]
+    Hub(Box<HubError>),
+    /// The plan was made for another hub.
+    #[error("the plan takes weights from {planned}, and the hub here is {here}")]
+    Endpoint { planned: String, here: String },
     /// The plan contradicts itself; the checker should have seen it.
     #[error("the plan is not applicable: {0}")]
     Plan(String),
+}
+
+impl StepError {
+    /// What to do, as a sentence.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Node { error, .. } => error.hint(),
+            Self::Hub(error) => Some(error.hint()),
+            Self::Endpoint { planned, .. } => Some(format!("set HF_ENDPOINT to {planned}, or plan again")),
+            Self::NotReady(_) | Self::Plan(_) => None,
+        }
+    }
+
+    /// What went wrong, for somebody who is told that it was on this node.
+    pub fn text_on(&self, here: &str) -> String {
+        match self {
+            Self::Node { node, error } if node == here => error.to_string(),
+            other => other.to_string(),
+        }
+    }
+
+    /// Whether another connection is at the same files.
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Node { error, .. } if matches!(**error, NodeError::Refused(Refusal::Busy { .. })))
+    }
 }
 
 /// Everything a step needs.
@@ -42,8 +75,20 @@ pub(super) struct StepContext<'a> {
     pub generation: u64,
     pub node: Arc<dyn Node>,
     pub from_node: Option<Arc<dyn Node>>,
+    /// All nodes, for the one that sends.
+    pub nodes: &'a BTreeMap<String, Arc<dyn Node>>,
+    /// Addresses of nodes, for the one that takes.
+    pub addresses: &'a BTreeMap<String, String>,
+    /// The hub, where this machine knows one.
+    pub hub: Option<&'a dyn Hub>,
+    /// For keys.
+    pub random: &'a dyn Random,
     /// Told how many bytes of a fetch are there, those of an earlier attempt included.
     pub progress: &'a (dyn Fn(u64) + Send + Sync),
+    /// The most bytes that were there; 0 at first.
+    pub most: AtomicU64,
+    /// Told what a reader of the plan would not expect.
+    pub note: &'a (dyn Fn(String) + Send + Sync),
     /// Told that a node was lost and is tried again.
     pub away: &'a (dyn Fn(&str, String) + Send + Sync),
 }
@@ -103,9 +148,7 @@ impl StepContext<'_> {
             Response::Facts { node, .. } => {
                 plan::memory_taken(self.plan, spec, &node).map_or(Ok(()), |text| Err(StepError::NotReady(text)))
             }
-            other => {
-                Err(self.node_error(&self.node, NodeError::Lost { reason: format!("unexpected answer: {other:?}") }))
-            }
+            other => Err(self.unexpected(&other)),
         }
     }
 
@@ -172,42 +215,11 @@ impl StepContext<'_> {
             Response::Instances { instances, supervised } => {
                 Ok((instances.into_iter().find(|facts| facts.instance == spec.instance), supervised))
             }
-            other => {
-                Err(self.node_error(&self.node, NodeError::Lost { reason: format!("unexpected answer: {other:?}") }))
-            }
+            other => Err(self.unexpected(&other)),
         }
     }
 
-    async fn fetch(&self, step: &Step) -> Result<(), StepError> {
-        let PlannedFetch { from_folder, fetch } =
-            step.fetch.as_ref().ok_or_else(|| StepError::Plan(format!("fetch step {} names no files", step.id)))?;
-        let have = match self.call(&self.node, Request::FetchState { fetch: fetch.clone() }).await? {
-            Response::Fetched { complete: true, .. } => return Ok(()),
-            Response::Fetched { have_bytes, .. } => have_bytes,
-            other => {
-                return Err(
-                    self.node_error(&self.node, NodeError::Lost { reason: format!("unexpected answer: {other:?}") })
-                );
-            }
-        };
-        let mut there = 0;
-        for (file, have) in fetch.files.iter().zip(have) {
-            if have < file.size_bytes || file.size_bytes == 0 {
-                self.put(from_folder, fetch, &file.name, there).await?;
-            }
-            there += file.size_bytes;
-            (self.progress)(there);
-        }
-        self.call(&self.node, Request::FetchDone { fetch: fetch.clone() }).await.map(|_| ())
-    }
-
-    async fn put(&self, from_folder: &str, fetch: &FetchSpec, name: &str, before: u64) -> Result<(), StepError> {
-        // What the node has of the file is kept, so that each try goes on where the last one ended.
-        let progress = |done: u64| (self.progress)(before + done);
-        self.patiently(&self.node, || self.node.put(from_folder, fetch, name, &progress)).await
-    }
-
-    async fn call(&self, node: &Arc<dyn Node>, request: Request) -> Result<Response, StepError> {
+    pub(super) async fn call(&self, node: &Arc<dyn Node>, request: Request) -> Result<Response, StepError> {
         if !request.may_repeat() {
             return node.call(request).await.map_err(|error| self.node_error(node, error));
         }
@@ -215,38 +227,86 @@ impl StepContext<'_> {
     }
 
     /// Tries again for a while where the node was lost: for what may be repeated, and for files, which go on where they
-    /// ended.
-    async fn patiently<'f, T, F>(&self, node: &Arc<dyn Node>, work: impl Fn() -> F) -> Result<T, StepError>
+    /// ended. Bytes that came since make the while begin anew.
+    pub(super) async fn patiently<'f, T, F>(&self, node: &Arc<dyn Node>, work: impl Fn() -> F) -> Result<T, StepError>
     where
         F: Future<Output = Result<T, NodeError>> + 'f,
     {
-        let mut until = None;
+        let mut lost_since = None;
         loop {
+            let before = self.moved();
             match work().await {
                 Ok(done) => return Ok(done),
                 Err(error) if is_away(&error) => {
-                    if until.is_none() {
-                        (self.away)(node.name(), format!("{error}; trying again for {} s", AWAY.as_secs()));
-                    }
-                    let until = *until.get_or_insert_with(|| Instant::now() + AWAY);
-                    if Instant::now() + AGAIN > until {
-                        return Err(self.node_error(node, error));
-                    }
-                    tokio::time::sleep(AGAIN).await;
+                    let moved = self.moved() > before;
+                    self.wait_for(node, &mut lost_since, moved, error).await?;
                 }
                 Err(error) => return Err(self.node_error(node, error)),
             }
         }
     }
 
-    fn node_error(&self, node: &Arc<dyn Node>, error: NodeError) -> StepError {
+    /// The step's node was lost, since when: another try is due, or it was long enough.
+    pub(super) async fn once_more(
+        &self,
+        lost_since: &mut Option<Instant>,
+        moved: bool,
+        error: NodeError,
+    ) -> Result<(), StepError> {
+        self.wait_for(&self.node, lost_since, moved, error).await
+    }
+
+    async fn wait_for(
+        &self,
+        node: &Arc<dyn Node>,
+        lost_since: &mut Option<Instant>,
+        moved: bool,
+        error: NodeError,
+    ) -> Result<(), StepError> {
+        if moved {
+            *lost_since = None;
+        }
+        if lost_since.is_none() {
+            (self.away)(node.name(), format!("{error}; trying again for {} s", AWAY.as_secs()));
+        }
+        let since = *lost_since.get_or_insert_with(Instant::now);
+        if Instant::now() + AGAIN > since + AWAY {
+            return Err(self.node_error(node, error));
+        }
+        tokio::time::sleep(AGAIN).await;
+        Ok(())
+    }
+
+    /// Tells how many bytes of a set are there.
+    pub(super) fn tell(&self, done: u64) {
+        self.most.fetch_max(done, Ordering::Relaxed);
+        (self.progress)(done);
+    }
+
+    /// The most bytes that were ever there.
+    pub(super) fn moved(&self) -> u64 {
+        self.most.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn unexpected(&self, answer: &Response) -> StepError {
+        self.node_error(&self.node, NodeError::Lost { reason: format!("unexpected answer: {answer:?}") })
+    }
+
+    pub(super) fn node_error(&self, node: &Arc<dyn Node>, error: NodeError) -> StepError {
+        if let NodeError::Hub(error) = error {
+            return StepError::Hub(error);
+        }
         StepError::Node { node: node.name().to_owned(), error: Box::new(error) }
     }
 }
 
-/// Whether the way to the node failed, and not what was asked of it.
-fn is_away(error: &NodeError) -> bool {
-    matches!(error, NodeError::Connect { .. } | NodeError::Deadline { .. } | NodeError::Lost { .. })
+/// Whether the way to the node failed, or to the hub, and not what was asked of it.
+pub(super) fn is_away(error: &NodeError) -> bool {
+    match error {
+        NodeError::Connect { .. } | NodeError::Deadline { .. } | NodeError::Lost { .. } => true,
+        NodeError::Hub(error) => matches!(**error, HubError::Unreachable { .. }),
+        _ => false,
+    }
 }
 
 /// A failed attempt that the agent repeats is not yet a failed step, unless the repetition cannot help.

@@ -6,6 +6,7 @@
 mod clock;
 mod completions;
 mod files;
+mod hub;
 mod node;
 mod repository;
 #[cfg(test)]
@@ -14,5 +15,6 @@ pub(crate) mod testing;
 pub use clock::*;
 pub use completions::*;
 pub use files::*;
+pub use hub::*;
 pub use node::*;
 pub use repository::*;

@@ -3,7 +3,8 @@
 use async_trait::async_trait;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::inventory::{FetchSpec, MemberNode, Refusal, Request, Response};
+use super::{Hub, HubError};
+use crate::inventory::{FetchSpec, HubFiles, MemberNode, Refusal, Request, Response};
 
 /// A two-way byte stream.
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -131,6 +132,9 @@ pub enum NodeError {
     /// The agent refused.
     #[error("{0}")]
     Refused(Refusal),
+    /// What was to be sent to the node could not be had from the hub.
+    #[error("{0}")]
+    Hub(Box<HubError>),
 }
 
 impl NodeError {
@@ -183,6 +187,7 @@ impl NodeError {
             Self::Agent { hint, .. } => hint.clone(),
             Self::Lost { .. } => Some("run the same command again; nothing that was done is lost".to_owned()),
             Self::Refused(refusal) => remedy(refusal),
+            Self::Hub(error) => Some(error.hint()),
         }
     }
 }
@@ -196,8 +201,10 @@ fn remedy(refusal: &Refusal) -> Option<String> {
         Refusal::Unknown { .. } => "the node has changed since it was asked: run the same command again",
         Refusal::Disk { .. } => "free space there, or name another folder for the node's weights",
         Refusal::Digest { .. } => {
-            "run the same command again; if the digest differs again, the file was changed or its disk is failing"
+            "run the same command again; if the digest differs again, the file was changed where it comes from or on the way (a mirror, a proxy), or a disk is failing"
         }
+        Refusal::Hub { hint, .. } => hint,
+        Refusal::Unreached { .. } => "open the way between the nodes, or let the bytes go through the controller",
         Refusal::Failed { .. } => return None,
     };
     Some(text.to_owned())
@@ -232,6 +239,20 @@ pub trait Transport: Send + Sync {
 /// then growing up to the file's size.
 pub type Progress<'a> = &'a (dyn Fn(u64) + Send + Sync);
 
+/// Where the controller has a file from that it sends to a node.
+#[derive(Clone, Copy)]
+pub enum FileSource<'a> {
+    /// A folder on its disk.
+    Folder(&'a str),
+    /// The hub: what comes from there goes on to the node and is kept nowhere.
+    Hub {
+        /// The hub.
+        hub: &'a dyn Hub,
+        /// The repository.
+        files: &'a HubFiles,
+    },
+}
+
 /// A node with the agent's protocol on it.
 #[async_trait]
 pub trait Node: Send + Sync {
@@ -239,12 +260,16 @@ pub trait Node: Send + Sync {
     fn name(&self) -> &str;
     /// Sends one request and waits for the answer; `Response::Refused` becomes `NodeError::Refused`.
     async fn call(&self, request: Request) -> Result<Response, NodeError>;
-    /// Sends one file of a set from the controller's disk, resuming where the node has part of it.
+    /// Sends one request that reports its progress and waits for the answer, as long as there is progress.
+    async fn follow(&self, request: Request, progress: Progress<'_>) -> Result<Response, NodeError>;
+    /// Sends one file of a set, resuming where the node has part of it, with at most that many bytes per second. Holds
+    /// no more of the file than one piece.
     async fn put(
         &self,
-        from_folder: &str,
+        from: FileSource<'_>,
         fetch: &FetchSpec,
         name: &str,
+        limit_bytes_per_s: Option<u64>,
         progress: Progress<'_>,
     ) -> Result<(), NodeError>;
     /// A stream to a TCP port on the node's loopback.

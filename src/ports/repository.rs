@@ -13,6 +13,14 @@ pub enum RepositoryError {
         /// Why.
         reason: String,
     },
+    /// A file of it cannot be replaced.
+    #[error("cannot write {path}: {reason}")]
+    Unwritable {
+        /// The file.
+        path: String,
+        /// Why.
+        reason: String,
+    },
     /// A revision that names no commit here.
     #[error("git knows no commit `{revision}`: {reason}")]
     NoSuchCommit {
@@ -37,7 +45,7 @@ pub struct Standing {
 
 /// Reads a config repository.
 pub trait Repository: Send + Sync {
-    /// The working tree's config files.
+    /// The working tree's config files, flock.lock among them.
     fn tree(&self) -> Result<Tree, RepositoryError>;
     /// Where it stands in git.
     fn standing(&self) -> Result<Standing, RepositoryError>;
