@@ -116,6 +116,8 @@ ids! {
     BAD_ZONE = "FLK151", "time zone not known",
         "A time zone is a name of the IANA database, such as \"Europe/Zurich\" or \"UTC\". Abbreviations such as CEST and offsets such as +02:00 do not say when daylight saving begins.";
 
+    LABEL_NOWHERE = "FLK188", "label that no node has",
+        "`place` asks for a label, or a value of it, that no node of the config has: a `require` then leaves the model without a place, `prefer` and `spread` have no effect.";
     SAME_MACHINE = "FLK189", "two nodes are one machine",
         "Two nodes have the same address, port and jump host. Their accelerators would be counted twice.";
     NOT_ENFORCED = "FLK190", "accepted and not yet enforced",

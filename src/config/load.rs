@@ -8,7 +8,7 @@ use super::parallel::{self, Parsed};
 use super::syntax::{self, Entry, Node};
 use super::{
     Connection, Desired, Policies, agent, cascade, check, cluster, engine, ids, json_schema, model, node, paths,
-    policy, program, provider, schema, tool, workflow,
+    place_labels, policy, program, provider, schema, tool, workflow,
 };
 use crate::base::{Diagnostic, Digest, Place, Severity, Spanned, Tree, TreeEntry, glob_path, sort_diagnostics};
 
@@ -276,6 +276,7 @@ pub(super) fn resolve(files: &BTreeMap<String, Vec<Node>>, cx: &mut Context<'_>)
         }
     }
     policy::finish(&mut policies, cx);
+    place_labels::check(&models, &nodes, cx);
     Some(Desired {
         cluster: cluster?,
         nodes,

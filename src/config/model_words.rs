@@ -70,7 +70,7 @@ static ENV: NodeSpec = NodeSpec::new("env", "environment of its engine")
     .args(&[arg("name", Type::EnvName), arg("value", Type::Scalar)])
     .many();
 static WEIGHTS_FROM: NodeSpec =
-    NodeSpec::new("weights-from", "whose quantisations are trusted").args(&[rest("owner", Type::Text)]).later();
+    NodeSpec::new("weights-from", "whose quantisations are trusted").args(&[rest("owner", Type::Name)]);
 static PART: NodeSpec =
     NodeSpec::new("part", "parts that may be placed apart").args(&[rest("name", Type::Name)]).many().later();
 static ADAPTER: NodeSpec =

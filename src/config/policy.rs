@@ -58,7 +58,7 @@ pub(super) static LIMIT: NodeSpec = NodeSpec::new("limit", "the most that happen
     .props(&[
         prop("moves-per-hour", Type::Whole(0, 1_000_000), "moves and preempting stops per hour"),
         prop("stop-share", Type::Percent, "share of the instances that one apply may stop"),
-        prop("download", Type::ByteRate, "bytes per second that are fetched"),
+        prop("download", Type::ByteRate, "bytes per second of weights to all nodes together, whichever way they take"),
     ])
     .many();
 /// `approval`.
@@ -110,7 +110,7 @@ pub struct Policies {
     pub stop_share: Option<Spanned<Share>>,
     /// Moves and preempting stops per hour. Not yet enforced.
     pub moves_per_hour: Option<Spanned<u32>>,
-    /// Bytes per second that are fetched. Not yet enforced.
+    /// Bytes per second that all fetches of a cluster together may take. Enforced.
     pub download: Option<Spanned<Bytes>>,
     /// The most that models with a label may take, by name. Not yet enforced.
     pub quotas: BTreeMap<String, Quota>,
@@ -248,7 +248,6 @@ impl Policies {
         found.extend(self.denials.values().map(|denial| named("deny", &denial.name)));
         found.extend(self.windows.values().map(|window| named("window", &window.name)));
         found.extend(self.moves_per_hour.iter().map(|limit| ("limit moves-per-hour".to_owned(), limit.place.clone())));
-        found.extend(self.download.iter().map(|limit| ("limit download".to_owned(), limit.place.clone())));
         found.extend(self.approvals.iter().map(|approval| ("approval".to_owned(), approval.place.clone())));
         found.sort_by(|a, b| (&a.1, &a.0).cmp(&(&b.1, &b.0)));
         found

@@ -1,5 +1,7 @@
 //! Where weights come from: `hf:owner/name[@rev][#file-or-quantisation]`, `path:…`, `on-node:/…`, `https://…`.
 
+use std::fmt;
+
 use super::context::{Context, PathRule};
 use super::syntax::Entry;
 use super::values::{self, Wrong};
@@ -68,12 +70,6 @@ fn hub(rest: &str) -> Result<Source, Wrong> {
         [owner, name] if part_fine(owner) && part_fine(name) => {}
         _ => return wrong(format!("`{repository}` is no repository of the hub"), HINT),
     }
-    let tail_fine = |part: &str| {
-        !part.is_empty()
-            && !part.starts_with(['-', '/'])
-            && !part.split('/').any(|p| p == "..")
-            && part.chars().all(|c| !c.is_whitespace() && c != '@' && c != '#')
-    };
     if revision.is_some_and(|part| !tail_fine(part)) {
         return wrong("the revision behind `@` is empty or not valid", HINT);
     }
@@ -85,6 +81,38 @@ fn hub(rest: &str) -> Result<Source, Wrong> {
         revision: revision.map(str::to_owned),
         selector: selector.map(str::to_owned),
     })
+}
+
+/// Reads a source as the config writes it.
+///
+/// # Errors
+/// What is wrong, and what to write instead.
+pub fn parse_source(text: &str) -> Result<Source, (String, String)> {
+    parse(text).map_err(|wrong| (wrong.message, wrong.hint))
+}
+
+/// Whether a text may stand behind `@` or `#`.
+fn tail_fine(part: &str) -> bool {
+    !part.is_empty()
+        && !part.starts_with(['-', '/'])
+        && !part.split('/').any(|p| p == "..")
+        && part.chars().all(|c| !c.is_whitespace() && c != '@' && c != '#' && !c.is_control() && !is_obeyed(c))
+}
+
+impl fmt::Display for Source {
+    /// As the config writes it, a `revision=` behind its `@`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hub { repository, revision, selector } => {
+                write!(f, "hf:{repository}")?;
+                revision.iter().try_for_each(|revision| write!(f, "@{revision}"))?;
+                selector.iter().try_for_each(|selector| write!(f, "#{selector}"))
+            }
+            Self::Path(path) => write!(f, "path:{path}"),
+            Self::OnNode(path) => write!(f, "on-node:{path}"),
+            Self::Url { url, .. } => f.write_str(url),
+        }
+    }
 }
 
 /// A source with its `revision=` and `sha256=`, its path resolved.
@@ -108,7 +136,17 @@ pub(super) fn decode(
                         (&written.place, "the other one"),
                     );
                 }
-                *pinned = extra.spanned().map(|text| text.value);
+                let extra = extra.spanned();
+                if let Some(text) = extra.as_ref().filter(|text| !tail_fine(&text.value)) {
+                    cx.error(
+                        ids::BAD_SOURCE,
+                        &text.place,
+                        "the revision is empty or not valid",
+                        "name a branch, tag or commit",
+                    );
+                    return None;
+                }
+                *pinned = extra.map(|text| text.value);
             }
         }
         Source::Path(path) => {
@@ -161,6 +199,29 @@ mod tests {
             selector: Some("Q4_K_M".into()),
         };
         assert_eq!(source, expected);
+    }
+
+    #[test]
+    fn a_source_is_shown_as_it_is_written() {
+        for text in ["hf:a/b", "hf:a/b@v1", "hf:a/b#Q4_K_M", "hf:a/b@refs/pr/1#x/y.gguf", "path:x", "on-node:/x"] {
+            assert_eq!(parse(text).expect("valid").to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_revision_is_what_could_stand_behind_the_at() {
+        let load = |revision: &str| {
+            let text = format!("cluster \"c\"\nmodel \"m\" {{ source \"hf:a/b\" revision=\"{revision}\" }}\n");
+            let mut tree = crate::base::Tree::new();
+            tree.insert("cluster.kdl", crate::base::TreeEntry::File(text.into_bytes()));
+            crate::config::load(&tree)
+        };
+        let desired = load("refs/pr/1").desired.expect("valid");
+        assert_eq!(desired.models["m"].source.as_ref().expect("a source").value.to_string(), "hf:a/b@refs/pr/1");
+        for wrong in ["", "../x", "/x", "a b", "a#b", "a@b", "-x"] {
+            let found = load(wrong).diagnostics;
+            assert!(found.iter().any(|one| one.id == ids::BAD_SOURCE), "{wrong:?}: {found:?}");
+        }
     }
 
     #[test]

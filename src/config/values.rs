@@ -463,7 +463,11 @@ pub(super) fn words(value: &Value, known: &'static [&'static str]) -> Result<Vec
 pub(super) fn parsed<T: FromStr<Err = ParseWordError>>(value: &Value) -> Result<T> {
     match value {
         Value::Text { text, .. } => text.parse().map_err(|error: ParseWordError| {
-            Wrong::new(ids::UNKNOWN_VALUE, error.to_string(), names::did_you_mean(text, &error.known))
+            Wrong::new(
+                ids::UNKNOWN_VALUE,
+                format!("unknown {} `{}`", error.kind, error.word),
+                names::did_you_mean(text, &error.known),
+            )
         }),
         other => text(other).and_then(|_| Err(Wrong::kind("a word", other, "write a word"))),
     }

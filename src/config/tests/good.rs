@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::base::{Bytes, EngineKind, GIB};
+use crate::base::{Bytes, Diagnostic, EngineKind, GIB};
 use crate::config::{Connection, Prune, Share, is_config_file};
 
 #[test]
@@ -42,7 +42,6 @@ fn the_documented_example_loads_and_means_what_it_says() {
             "deny \"gated models stay on campus\"",
             "window \"no moves in working hours\"",
             "limit moves-per-hour",
-            "limit download",
             "approval"
         ]
     );
@@ -95,6 +94,36 @@ fn one_machine_under_two_names_is_a_warning() {
         [("FLK189", Some(3))]
     );
     assert!(loaded.desired.is_some());
+}
+
+#[test]
+fn a_label_that_no_node_has_is_a_warning_with_the_nearest_one() {
+    let found = |place: &str| {
+        let loaded = load_cluster(&format!(
+            "cluster \"lab\" {{ }}\nnode \"a\" address=\"x\" {{ label \"tier\" \"datacenter\" }}\n\
+             node \"b\" address=\"y\"\nmodel \"m\" {{ source \"on-node:/m\"; place {{ {place} }} }}"
+        ));
+        assert!(loaded.desired.is_some(), "{:?}", loaded.diagnostics);
+        let told = |one: &Diagnostic| (one.id, one.message.clone(), one.hint.clone().unwrap_or_default());
+        loaded.diagnostics.iter().map(told).collect::<Vec<_>>()
+    };
+    for good in ["require label=\"tier\" is=\"datacenter\"", "require label=\"node\" is=\"b\"", "spread by=\"tier\""] {
+        assert_eq!(found(good), [], "{good}");
+    }
+    let one = |place: &str, message: &str, hint: &str| {
+        assert_eq!(found(place), [("FLK188", message.to_owned(), hint.to_owned())]);
+    };
+    let label = "no node has the label `teir`: the model finds no place";
+    one("require label=\"teir\" is=\"datacenter\"", label, "did you mean `tier`?");
+    let value = "no node has the label `tier` with `datacentre`: the model finds no place";
+    one("require label=\"tier\" is=\"datacentre\"", value, "did you mean `datacenter`?");
+    one(
+        "prefer label=\"tier\" is=\"x\" weight=2",
+        "no node has the label `tier` with `x`: it has no effect",
+        "known here: `datacenter`",
+    );
+    let spread = "no node has the label `rack`: all of them count as one to spread over";
+    one("spread by=\"rack\"", spread, "known here: `tier`");
 }
 
 #[test]
