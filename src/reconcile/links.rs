@@ -9,9 +9,9 @@ use futures::stream::{self, StreamExt};
 
 use super::Observed;
 use crate::base::Secret;
-use crate::config::{Connection, Desired};
+use crate::config::{Connection, Desired, Source};
 use crate::inventory::{
-    EgressLink, Inventory, Measured, MeasuredEndpoint, MeasuredLink, NodeLink, Request, Response, Unknown,
+    EgressLink, Inventory, Measured, MeasuredEndpoint, MeasuredLink, NodeLink, Request, Response, Unknown, endpoint_of,
 };
 use crate::ports::{Node, Random};
 
@@ -37,8 +37,15 @@ pub enum Extent {
     Everything,
 }
 
-/// Measures, and brings links and egress of the inventory up to date. Returns what to tell the user.
-pub async fn measure(desired: &Desired, observed: &mut Observed, random: &dyn Random, extent: Extent) -> Vec<String> {
+/// Measures, and brings links and egress of the inventory up to date. Returns what to tell the user. `hub` is the hub's
+/// address.
+pub async fn measure(
+    desired: &Desired,
+    hub: &str,
+    observed: &mut Observed,
+    random: &dyn Random,
+    extent: Extent,
+) -> Vec<String> {
     let answering: Vec<String> = observed.measured.keys().filter(|n| desired.nodes.contains_key(*n)).cloned().collect();
     let (pairs, all) = pairs(&answering);
     let mut notes = Vec::new();
@@ -73,13 +80,25 @@ pub async fn measure(desired: &Desired, observed: &mut Observed, random: &dyn Ra
             }
         }
     }
-    notes.extend(measure_egress(desired, observed, extent).await);
-    tell(desired, observed);
+    notes.extend(measure_egress(desired, &endpoints(desired, hub), observed, extent).await);
+    tell(desired, hub, observed);
+    notes
+}
+
+/// Asks the nodes that do not know it, or have not for long, whether they reach the hub: a plan needs to know which way
+/// weights can take. Only where a model comes from there. Returns what to tell the user.
+pub async fn measure_hub(desired: &Desired, hub: &str, observed: &mut Observed) -> Vec<String> {
+    let wanted: BTreeSet<String> = endpoint_of(hub).filter(|_| uses_hub(desired)).into_iter().collect();
+    if wanted.is_empty() {
+        return Vec::new();
+    }
+    let notes = measure_egress(desired, &wanted, observed, Extent::Missing).await;
+    tell(desired, hub, observed);
     notes
 }
 
 /// Links and egress of the inventory, from what the nodes keep.
-pub(super) fn tell(desired: &Desired, observed: &mut Observed) {
+pub(super) fn tell(desired: &Desired, hub: &str, observed: &mut Observed) {
     let names: Vec<String> = observed.inventory.nodes.iter().map(|node| node.name.clone()).collect();
     let inventory: &mut Inventory = &mut observed.inventory;
     inventory.links.clear();
@@ -91,7 +110,7 @@ pub(super) fn tell(desired: &Desired, observed: &mut Observed) {
             }
         }
     }
-    let wanted = endpoints(desired);
+    let wanted = endpoints(desired, hub);
     for node in &names {
         let Some(measured) = observed.measured.get(node) else { continue };
         let found = measured.endpoints.iter().filter(|one| wanted.contains(&one.endpoint));
@@ -258,9 +277,13 @@ async fn ping(node: &dyn Node) -> Option<u64> {
     best
 }
 
-/// Every node connects to every provider, all nodes at once.
-async fn measure_egress(desired: &Desired, observed: &mut Observed, extent: Extent) -> Vec<String> {
-    let wanted = endpoints(desired);
+/// Every node connects to all of these, all nodes at once.
+async fn measure_egress(
+    desired: &Desired,
+    wanted: &BTreeSet<String>,
+    observed: &mut Observed,
+    extent: Extent,
+) -> Vec<String> {
     let mut asked: Vec<(Arc<dyn Node>, Vec<String>)> = Vec::new();
     for (name, measured) in observed.measured.iter().filter(|(name, _)| desired.nodes.contains_key(*name)) {
         let due = |endpoint: &&String| {
@@ -289,7 +312,7 @@ async fn measure_egress(desired: &Desired, observed: &mut Observed, extent: Exte
                 known.extend(endpoints);
             }
             Ok(_) => notes.push(format!("from {name}: unexpected answer to a measurement")),
-            Err(error) => notes.push(format!("from {name}: the way to providers is not known: {error}")),
+            Err(error) => notes.push(format!("from {name}: the way out of the cluster is not known: {error}")),
         }
     }
     for measured in observed.measured.values_mut() {
@@ -299,28 +322,19 @@ async fn measure_egress(desired: &Desired, observed: &mut Observed, extent: Exte
     notes
 }
 
-/// `host:port` of every provider.
-fn endpoints(desired: &Desired) -> BTreeSet<String> {
-    desired.providers.values().filter_map(|provider| endpoint(&provider.base_url.value)).collect()
+/// `host:port` of every provider, and of the hub where a model comes from there.
+fn endpoints(desired: &Desired, hub: &str) -> BTreeSet<String> {
+    let providers = desired.providers.values().filter_map(|provider| endpoint_of(&provider.base_url.value));
+    providers.chain(endpoint_of(hub).filter(|_| uses_hub(desired))).collect()
 }
 
-/// The host and port of a URL: the scheme's own port where it names none.
-fn endpoint(url: &str) -> Option<String> {
-    let (scheme, rest) = url.split_once("://")?;
-    let authority = rest.split(['/', '?', '#']).next()?;
-    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    let port = match scheme {
-        "https" => 443,
-        "http" => 80,
-        _ => return None,
-    };
-    let named =
-        host.rsplit_once(':').is_some_and(|(_, port)| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()));
-    match host {
-        "" => None,
-        host if named => Some(host.to_owned()),
-        host => Some(format!("{}:{port}", host.trim_end_matches(':'))),
-    }
+/// Whether any model's weights are on the hub.
+fn uses_hub(desired: &Desired) -> bool {
+    let is_hub = |source: &Source| matches!(source, Source::Hub { .. });
+    desired.models.values().any(|model| {
+        model.source.iter().any(|source| is_hub(&source.value))
+            || model.variants.iter().any(|variant| is_hub(&variant.source.value))
+    })
 }
 
 #[cfg(test)]
@@ -389,23 +403,5 @@ mod tests {
         let gone = known(vec![link("b", false, 1)], vec![link("a", true, FRESH_MS)]);
         assert!(!due(&gone));
         assert_eq!(newest(&gone, "a", "b").map(|(from, _)| from), Some("a"));
-    }
-
-    #[test]
-    fn an_endpoint_is_a_host_and_a_port() {
-        let cases = [
-            ("https://api.anthropic.com", Some("api.anthropic.com:443")),
-            ("http://10.0.0.1:8080/v1", Some("10.0.0.1:8080")),
-            ("http://gateway.lab/v1?x=1", Some("gateway.lab:80")),
-            ("https://[2001:db8::1]/v1", Some("[2001:db8::1]:443")),
-            ("https://[2001:db8::1]:8443", Some("[2001:db8::1]:8443")),
-            ("https://user@host/", Some("host:443")),
-            ("ftp://host", None),
-            ("host", None),
-            ("https://", None),
-        ];
-        for (url, wanted) in cases {
-            assert_eq!(endpoint(url).as_deref(), wanted, "{url}");
-        }
     }
 }

@@ -41,9 +41,11 @@ struct Answer {
     measured: Measured,
 }
 
-/// Probes every node of the config, and every node that the newest member record remembers besides.
+/// Probes every node of the config, and every node that the newest member record remembers besides. `hub` is the hub's
+/// address.
 pub async fn observe(
     desired: &Desired,
+    hub: &str,
     fleet: &dyn Fleet,
     clock: &dyn Clock,
     only: Option<&BTreeSet<String>>,
@@ -72,7 +74,7 @@ pub async fn observe(
     ask_all(desired, forgotten, &mut observed).await;
     recall(&mut observed.inventory);
     observed.inventory.nodes.sort_by(|a, b| a.name.cmp(&b.name));
-    links::tell(desired, &mut observed);
+    links::tell(desired, hub, &mut observed);
     observed
 }
 
@@ -236,7 +238,7 @@ mod tests {
         let loaded = crate::config::load(&tree);
         let desired = loaded.desired.unwrap_or_else(|| panic!("{:?}", loaded.diagnostics));
         let fleet = Said { records, remembered: Mutex::default() };
-        let observed = observe(&desired, &fleet, &NoClock, None).await;
+        let observed = observe(&desired, "https://hub.example", &fleet, &NoClock, None).await;
         let remembered = fleet.remembered.into_inner().expect("free");
         (observed, remembered)
     }

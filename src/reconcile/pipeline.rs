@@ -26,6 +26,8 @@ pub struct Pipeline<'a> {
     pub specs: &'a ObservedSpecs,
     /// Candidate weights.
     pub candidates: &'a Candidates,
+    /// The hub that weights come from, `https://host` without a path at its end.
+    pub hub: &'a str,
     /// Nodes that steps are limited to.
     pub limits: &'a Limits,
     /// Nodes that what runs there shall leave.
@@ -98,6 +100,7 @@ impl Pipeline<'_> {
             observed: self.specs,
             candidates: self.candidates,
             placement: &placement,
+            hub: self.hub,
             egress: Vec::new(),
             limits: self.limits.clone(),
             drain: self.drain.clone(),

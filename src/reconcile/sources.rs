@@ -8,6 +8,9 @@ use crate::inventory::{FetchFile, Inventory};
 use crate::placement::{Candidate, Candidates, Origin, SourceProblem};
 use crate::ports::{LocalWeights, Weights};
 use crate::sizing::{SizingError, effective_context};
+use crate::weights::Lock;
+
+use super::locked::{Pinned, add_quantised, candidates_of, pinned};
 
 /// Every identifier of this room with a title and an explanation, in order.
 pub const SOURCE_DIAGNOSTICS: &[DiagnosticId] = &[
@@ -19,7 +22,7 @@ pub const SOURCE_DIAGNOSTICS: &[DiagnosticId] = &[
     DiagnosticId {
         id: UNSUPPORTED,
         title: "a kind of source that is not fetched yet",
-        explanation: "`hf:` and `https:` sources are part of the language and checked; this version of flock plans with `path:` and `on-node:` sources only.",
+        explanation: "`https:` sources are part of the language and checked; this version of flock plans with `hf:`, `path:` and `on-node:` sources.",
     },
     DiagnosticId {
         id: NOT_ON_ANY_NODE,
@@ -31,12 +34,61 @@ pub const SOURCE_DIAGNOSTICS: &[DiagnosticId] = &[
         title: "more context than the model was trained for",
         explanation: "A model answers nonsense beyond the length that it was trained for, and engines refuse to start there. The trained length is in the weights.",
     },
+    DiagnosticId {
+        id: NOT_LOCKED,
+        title: "weights on the hub that are not pinned",
+        explanation: "A model names weights on the hub and flock.lock does not have them. Plans are made from the lock, without network: run `flock lock` and commit flock.lock.",
+    },
+    DiagnosticId {
+        id: DISAGREES,
+        title: "flock.lock disagrees with the config",
+        explanation: "The source, revision, variants or `weights-from` of a model changed since flock.lock was written. `flock lock` resolves what changed and keeps every other pin.",
+    },
+    DiagnosticId {
+        id: MALFORMED,
+        title: "flock.lock cannot be read",
+        explanation: "The file is not what flock writes: a merge that was not finished, an edit by hand, or a newer version's. Restore it from git, or delete it and run `flock lock`.",
+    },
+    DiagnosticId {
+        id: UNRESOLVED,
+        title: "a source that the hub does not give",
+        explanation: "`flock lock` could not read what a source names: the repository, revision or file is not there, a token or an accepted licence is missing, the hub is away, or what it holds are no weights that flock knows. What was pinned before stays.",
+    },
+    DiagnosticId {
+        id: LEFT_OUT,
+        title: "a quantisation that is left out",
+        explanation: "A repository of an owner that `weights-from` trusts is listed as quantised from the model and is not used: it cannot be read, or its network is another one. Or nothing of such an owner is listed at all, as of one that is misspelt.",
+    },
+    DiagnosticId {
+        id: RENAMED,
+        title: "a repository that was renamed",
+        explanation: "The hub forwards the old name until somebody else takes it. Write the new one. Nobody asked the hub here: `flock lock --update` does, if it is not clear who changed flock.lock.",
+    },
+    DiagnosticId {
+        id: STALE_ENTRY,
+        title: "a pin that nothing uses",
+        explanation: "flock.lock has a model that the config no longer has, or whose weights are no longer on the hub. `flock lock` removes it.",
+    },
 ];
 
 /// A model's weights could not be read.
 const UNREADABLE: &str = "FLK210";
 /// A kind of source that this version does not fetch from.
 const UNSUPPORTED: &str = "FLK211";
+/// Weights on the hub that the lock lacks.
+pub(super) const NOT_LOCKED: &str = "FLK214";
+/// A lock that was written for another config.
+pub(super) const DISAGREES: &str = "FLK215";
+/// A lock that cannot be read.
+pub(super) const MALFORMED: &str = "FLK216";
+/// A source that could not be resolved.
+pub(super) const UNRESOLVED: &str = "FLK217";
+/// A quantisation that is not used.
+pub(super) const LEFT_OUT: &str = "FLK218";
+/// A repository with another name.
+pub(super) const RENAMED: &str = "FLK219";
+/// A pin of no model.
+pub(super) const STALE_ENTRY: &str = "FLK220";
 /// More context than any of a model's weights were trained for.
 const CONTEXT_TOO_LONG: &str = "FLK213";
 /// `on-node:` weights that no node has.
@@ -66,7 +118,7 @@ fn sources(model: &Model) -> Vec<(Option<&str>, &Source)> {
 }
 
 /// Sources that no plan can be made from yet: a warning at each, since the language knows them.
-pub fn unlocked(desired: &Desired) -> Vec<Diagnostic> {
+pub fn unfetched(desired: &Desired) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for model in desired.models.values() {
         let explicit = model.variants.iter().map(|choice| &choice.source);
@@ -102,42 +154,64 @@ pub(super) fn too_long(desired: &Desired, candidates: &Candidates) -> Vec<Diagno
 }
 
 fn unsupported(source: &Source) -> Option<SourceProblem> {
-    let text = match source {
-        Source::Path(_) | Source::OnNode(_) => return None,
-        Source::Hub { repository, .. } => {
-            format!("hf:{repository} needs the Hugging Face hub, which this version of flock does not read")
-        }
-        Source::Url { url, .. } => format!("{url}: weights over https are not fetched by this version of flock"),
-    };
+    let Source::Url { url, .. } = source else { return None };
+    let text = format!("{url}: weights over https are not fetched by this version of flock");
     let hint = "download the files and name them with `path:` (copied to the nodes) or `on-node:` (already there)";
     Some(SourceProblem { id: UNSUPPORTED, text, hint: Some(hint.to_owned()) })
 }
 
-/// Reads the weights of every model. A source is read once however many models name it. `root` is the config
-/// repository, which `path:` sources are relative to.
-pub async fn find_candidates(
-    desired: &Desired,
-    inventory: &Inventory,
-    weights: &dyn Weights,
-    root: &str,
-    digests: bool,
-) -> Candidates {
-    let mut read: BTreeMap<Source, Result<Vec<Candidate>, SourceProblem>> = BTreeMap::new();
+/// Where weights are looked for.
+pub struct Places<'a> {
+    /// What the nodes have.
+    pub inventory: &'a Inventory,
+    /// What is pinned of the hub. It is not asked.
+    pub lock: &'a Lock,
+    /// The controller's disk.
+    pub weights: &'a dyn Weights,
+    /// The config repository, which `path:` sources are relative to.
+    pub root: &'a str,
+    /// Whether files of the controller are hashed.
+    pub digests: bool,
+}
+
+/// Reads the weights of every model. A source is read once however many models name it.
+pub async fn find_candidates(desired: &Desired, places: &Places<'_>) -> Candidates {
+    let mut read: BTreeMap<&Source, Result<Vec<Candidate>, SourceProblem>> = BTreeMap::new();
     let mut candidates = Candidates::new();
     for (name, model) in &desired.models {
+        let locked = match pinned(model, places.lock) {
+            Pinned::Nothing => None,
+            Pinned::Locked(locked) => Some(locked),
+            Pinned::Missing(problem) | Pinned::Differs(problem) => {
+                candidates.insert(name.clone(), Err(problem));
+                continue;
+            }
+        };
         let mut found = Ok(Vec::new());
         for (label, source) in sources(model) {
-            if !read.contains_key(source) {
-                let result = read_source(source, inventory, weights, root, digests).await;
-                read.insert(source.clone(), result);
-            }
-            match (&mut found, &read[source]) {
-                (Ok(found), Ok(more)) => {
-                    found.extend(more.iter().cloned().map(|candidate| relabel(candidate, label, more.len())))
+            let pin = locked.and_then(|locked| locked.source(&source.to_string()));
+            let more = match pin {
+                Some(pin) => Ok(candidates_of(pin)),
+                None => {
+                    if !read.contains_key(source) {
+                        read.insert(source, read_source(source, places).await);
+                    }
+                    read[source].clone()
                 }
-                (Ok(_), Err(problem)) => found = Err(problem.clone()),
+            };
+            match (&mut found, more) {
+                (Ok(found), Ok(more)) => {
+                    let siblings = more.len();
+                    found.extend(more.into_iter().map(|candidate| relabel(candidate, label, siblings)))
+                }
+                (Ok(_), Err(problem)) => found = Err(problem),
                 (Err(_), _) => {}
             }
+        }
+        if let (Ok(found), Some(locked)) = (&mut found, locked)
+            && model.variants.is_empty()
+        {
+            add_quantised(found, model, locked);
         }
         candidates.insert(name.clone(), found);
     }
@@ -152,15 +226,9 @@ fn relabel(mut candidate: Candidate, label: Option<&str>, siblings: usize) -> Ca
     candidate
 }
 
-async fn read_source(
-    source: &Source,
-    inventory: &Inventory,
-    weights: &dyn Weights,
-    root: &str,
-    digests: bool,
-) -> Result<Vec<Candidate>, SourceProblem> {
+async fn read_source(source: &Source, places: &Places<'_>) -> Result<Vec<Candidate>, SourceProblem> {
     match source {
-        Source::Path(path) => match weights.read(&under(root, path), digests).await {
+        Source::Path(path) => match places.weights.read(&under(places.root, path), places.digests).await {
             Ok(found) => Ok(found.into_iter().map(|found| controller_candidate(path, found)).collect()),
             Err(error) => Err(SourceProblem {
                 id: UNREADABLE,
@@ -168,10 +236,9 @@ async fn read_source(
                 hint: Some("`path:` names a GGUF file, or a folder with config.json and safetensors, on the machine that runs flock".to_owned()),
             }),
         },
-        Source::OnNode(path) => on_node_candidates(path, inventory),
-        Source::Hub { .. } | Source::Url { .. } => {
-            Err(unsupported(source).expect("hub and https sources are the unsupported ones"))
-        }
+        Source::OnNode(path) => on_node_candidates(path, places.inventory),
+        Source::Hub { .. } => unreachable!("a model's pins were looked up before"),
+        Source::Url { .. } => Err(unsupported(source).expect("https sources are the unsupported ones")),
     }
 }
 
@@ -191,7 +258,7 @@ fn controller_candidate(path: &str, found: LocalWeights) -> Candidate {
     }
 }
 
-fn revision(files: &[FetchFile]) -> String {
+pub(super) fn revision(files: &[FetchFile]) -> String {
     Digest::of_json(&files).to_string()
 }
 
