@@ -147,7 +147,7 @@ mod tests {
     use crate::chat::Message;
     use crate::edge::http::tests::serve;
     use crate::inventory::{FetchSpec, Request, Response};
-    use crate::ports::{ByteStream, NodeError, Progress};
+    use crate::ports::{ByteStream, FileSource, NodeError, Progress};
 
     /// A node with one port.
     struct OnePort(Mutex<Option<DuplexStream>>);
@@ -160,7 +160,17 @@ mod tests {
         async fn call(&self, _request: Request) -> Result<Response, NodeError> {
             Ok(Response::Done)
         }
-        async fn put(&self, _: &str, _: &FetchSpec, _: &str, _: Progress<'_>) -> Result<(), NodeError> {
+        async fn follow(&self, request: Request, _: Progress<'_>) -> Result<Response, NodeError> {
+            self.call(request).await
+        }
+        async fn put(
+            &self,
+            _: FileSource<'_>,
+            _: &FetchSpec,
+            _: &str,
+            _: Option<u64>,
+            _: Progress<'_>,
+        ) -> Result<(), NodeError> {
             Ok(())
         }
         async fn open_port(&self, _port: u16) -> Result<Box<dyn ByteStream>, NodeError> {

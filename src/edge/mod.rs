@@ -3,12 +3,13 @@
 //! In: plain targets (an address, a folder, a port). Out: `ports` values with typed failures.
 //! [`SshTransport`] and [`LocalTransport`] bring bytes to and from a node; [`AgentNode`] speaks the agent's
 //! protocol over either; [`EngineCompletions`] asks an instance; [`DiskWeights`], [`FolderRepository`],
-//! [`SystemClock`], [`SystemRandom`] and [`SystemProcesses`] are this machine.
+//! [`SystemClock`], [`SystemRandom`] and [`SystemProcesses`] are this machine; [`HfHub`] asks the hub.
 //!
 //! May import: base, weights, engine, inventory, chat, plan (steps, events), ports. Edges never import each
 //! other; what several of them need lies in plain helpers: `agents.rs` (agent binaries and their names), `stream.rs`
 //! (deadlines, the hello line), `http.rs`, `digests.rs`, `processes.rs` and `clock.rs`. russh appears only in `ssh/`,
-//! gix only in `git.rs` and what is below it.
+//! gix only in `git.rs` and what is below it, hf-hub and reqwest
+//! only in `hub/`.
 #![expect(clippy::disallowed_methods, reason = "the edge is where flock touches the world")]
 
 mod agents;
@@ -17,6 +18,7 @@ mod digests;
 mod engines;
 mod git;
 mod http;
+mod hub;
 mod local;
 mod node;
 mod pool;
@@ -30,6 +32,7 @@ pub use agents::{AgentBinaries, Platform};
 pub use clock::{SystemClock, SystemRandom};
 pub use engines::EngineCompletions;
 pub use http::{HttpError, HttpRequest};
+pub use hub::{HfHub, HubLimits, HubProxy, HubSettings};
 pub use local::{LocalTarget, LocalTransport};
 pub use node::AgentNode;
 pub use processes::{SystemProcesses, own_uid};

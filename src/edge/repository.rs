@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use crate::base::{Tree, TreeEntry};
 use crate::ports::{Repository, RepositoryError, Standing};
+use crate::weights::{LOCK_FILE, MAX_LOCK_BYTES};
 
 /// Largest file whose bytes are read; the config room refuses larger ones by their size.
 pub(super) const MAX_FILE: u64 = 4 << 20;
@@ -33,10 +34,29 @@ impl FolderRepository {
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self { folder: folder.into() }
     }
+
+    /// Replaces flock.lock: whoever reads it sees the old file or the new one.
+    ///
+    /// # Errors
+    /// [`RepositoryError::Unwritable`]; the old file is then as it was.
+    pub fn write_lock(&self, text: &str) -> Result<(), RepositoryError> {
+        let path = self.folder.join(LOCK_FILE);
+        let partial = self.folder.join(format!(".{LOCK_FILE}.{}", std::process::id()));
+        let write = || {
+            let mut file = File::create(&partial)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            std::fs::rename(&partial, &path)
+        };
+        write().map_err(|error| {
+            let _ = std::fs::remove_file(&partial);
+            RepositoryError::Unwritable { path: path.display().to_string(), reason: error.to_string() }
+        })
+    }
 }
 
 impl Repository for FolderRepository {
-    /// Files named `*.kdl` with their bytes; other files as present. Hidden folders, `target` and `node_modules`
+    /// Files named `*.kdl` and flock.lock with their bytes; other files as present. Hidden folders, `target` and `node_modules`
     /// are left out. A link counts as the file it leads to, unless that lies outside the folder or where nothing
     /// is read; links to folders are left out.
     fn tree(&self) -> Result<Tree, RepositoryError> {
@@ -96,7 +116,9 @@ struct Walk {
 impl Walk {
     fn add(&mut self, path: String, entry: TreeEntry) {
         self.count += 1;
-        if let TreeEntry::File(bytes) = &entry {
+        if let TreeEntry::File(bytes) = &entry
+            && is_kdl(&path)
+        {
             self.read += bytes.len() as u64;
         }
         self.tree.insert(path, entry);
@@ -162,24 +184,34 @@ impl Walk {
         match std::fs::metadata(&real) {
             Ok(metadata) if metadata.is_dir() => None,
             Ok(metadata) if !metadata.is_file() => Some(TreeEntry::Refused("it is no regular file".to_owned())),
-            Ok(metadata) if !is_kdl(path) || metadata.len() > MAX_FILE => {
+            Ok(metadata) if !is_read(path) || metadata.len() > largest(path) => {
                 Some(TreeEntry::Present { size: metadata.len() })
             }
-            Ok(_) => Some(read(&real).unwrap_or_else(|error| TreeEntry::Refused(error.to_string()))),
+            Ok(_) => Some(read(&real, largest(path)).unwrap_or_else(|error| TreeEntry::Refused(error.to_string()))),
             Err(error) => Some(TreeEntry::Refused(error.to_string())),
         }
     }
 }
 
 /// A file's bytes; it may have grown since it was looked at.
-fn read(path: &Path) -> std::io::Result<TreeEntry> {
+fn read(path: &Path, most: u64) -> std::io::Result<TreeEntry> {
     let mut bytes = Vec::new();
     let mut file = File::open(path)?;
-    (&mut file).take(MAX_FILE + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_FILE {
-        return Ok(TreeEntry::Present { size: file.metadata()?.len().max(MAX_FILE + 1) });
+    (&mut file).take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Ok(TreeEntry::Present { size: file.metadata()?.len().max(most + 1) });
     }
     Ok(TreeEntry::File(bytes))
+}
+
+/// Whether a file's bytes are read: the configuration and its lock.
+pub(super) fn is_read(path: &str) -> bool {
+    is_kdl(path) || path == LOCK_FILE
+}
+
+/// The largest that is read of a file.
+pub(super) fn largest(path: &str) -> u64 {
+    if path == LOCK_FILE { MAX_LOCK_BYTES } else { MAX_FILE }
 }
 
 pub(super) fn is_kdl(path: &str) -> bool {
@@ -232,6 +264,27 @@ mod tests {
         }
         assert_eq!(tree.get("prompts/system.md"), Some(&TreeEntry::Present { size: 5 }));
         assert_eq!(tree.iter().count(), odd.len() + 1);
+    }
+
+    #[test]
+    fn a_lock_is_read_and_replaced_whole() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let repository = FolderRepository::new(folder.path());
+        for text in ["one", "two"] {
+            repository.write_lock(text).expect("written");
+            let tree = repository.tree().expect("a tree");
+            assert_eq!(tree.get(LOCK_FILE), Some(&TreeEntry::File(text.as_bytes().to_vec())));
+            assert_eq!(tree.iter().count(), 1, "nothing is left beside it");
+        }
+        let large = File::create(folder.path().join(LOCK_FILE)).expect("made");
+        large.set_len(MAX_FILE + 1).expect("sparse");
+        let tree = repository.tree().expect("a tree");
+        assert!(matches!(tree.get(LOCK_FILE), Some(TreeEntry::File(bytes)) if bytes.len() as u64 == MAX_FILE + 1));
+        large.set_len(MAX_LOCK_BYTES + 1).expect("sparse");
+        let tree = repository.tree().expect("a tree");
+        assert_eq!(tree.get(LOCK_FILE), Some(&TreeEntry::Present { size: MAX_LOCK_BYTES + 1 }));
+        let missing = FolderRepository::new(folder.path().join("nowhere")).write_lock("x");
+        assert!(matches!(missing, Err(RepositoryError::Unwritable { .. })), "{missing:?}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use gix::object::tree::EntryKind;
 use super::{failed, inside};
 use crate::base::{Tree, TreeEntry};
 use crate::edge::repository::{
-    DATA_FOLDER, MAX_DEPTH, MAX_ENTRIES, MAX_FILE, MAX_READ, is_kdl, is_skipped, passes_skipped,
+    DATA_FOLDER, MAX_DEPTH, MAX_ENTRIES, MAX_READ, is_kdl, is_read, is_skipped, largest, passes_skipped,
 };
 use crate::ports::RepositoryError;
 
@@ -54,7 +54,7 @@ pub(in crate::edge) fn committed(
     }
     walk.resolve_links();
     let index = repository.index_or_empty().map_err(|error| failed(&error))?;
-    for (path, entry) in here.iter().filter(|(path, _)| !is_kdl(path)) {
+    for (path, entry) in here.iter().filter(|(path, _)| !is_read(path)) {
         let tracked = prefix.join(path);
         if walk.tree.get(path).is_none()
             && index.entry_by_path(BStr::new(tracked.as_os_str().as_encoded_bytes())).is_none()
@@ -122,7 +122,9 @@ impl Walk {
 
     fn add(&mut self, path: String, entry: TreeEntry) {
         self.count += 1;
-        if let TreeEntry::File(bytes) = &entry {
+        if let TreeEntry::File(bytes) = &entry
+            && is_kdl(&path)
+        {
             self.read += bytes.len() as u64;
         }
         self.tree.insert(path, entry);
@@ -166,7 +168,7 @@ impl Walk {
                 }
                 Ok(path) => match self.tree.get(&path) {
                     // Whether bytes are loaded is decided by the link's own name, as in the working tree.
-                    Some(TreeEntry::File(bytes)) if !is_kdl(link) => TreeEntry::Present { size: bytes.len() as u64 },
+                    Some(TreeEntry::File(bytes)) if !is_read(link) => TreeEntry::Present { size: bytes.len() as u64 },
                     Some(entry) => entry.clone(),
                     None if is_folder(&path) => continue,
                     None => TreeEntry::Refused("a link that leads nowhere".to_owned()),
@@ -184,7 +186,7 @@ impl Walk {
 /// A blob's entry; the error is why it cannot be read, such as an object that a partial clone lacks.
 fn file(id: &gix::Id<'_>, path: &str) -> Result<TreeEntry, String> {
     let size = id.header().map_err(|error| first_line(&error.to_string()))?.size();
-    if !is_kdl(path) || size > MAX_FILE {
+    if !is_read(path) || size > largest(path) {
         return Ok(TreeEntry::Present { size });
     }
     let object = id.object().map_err(|error| first_line(&error.to_string()))?;
@@ -213,6 +215,7 @@ mod tests {
     use super::*;
     use crate::edge::FolderRepository;
     use crate::edge::git::tests::Repo;
+    use crate::edge::repository::MAX_FILE;
     use crate::ports::Repository as _;
 
     /// A commit's tree is what the working tree was when it was made, whatever the working tree is now.
@@ -223,6 +226,8 @@ mod tests {
         repo.write("lab/cluster.kdl", "one");
         repo.write("lab/workflows/deep/a.kdl", "a");
         repo.write("lab/prompts/p.md", "12345");
+        repo.write("lab/flock.lock", "pins");
+        repo.write("lab/workflows/flock.lock", "no lock here");
         repo.write("lab/target/no.kdl", "no");
         repo.write("lab/.hidden/no.kdl", "no");
         repo.write("lab/large.kdl", &"x".repeat(MAX_FILE as usize + 1));
@@ -265,6 +270,20 @@ mod tests {
         assert_eq!(tree.get("cluster.kdl"), Some(&TreeEntry::File(b"two".to_vec())));
         assert_eq!(tree.get("prompts/p.md"), None, "it was deleted");
         assert_eq!(tree.get("weights/model.gguf"), Some(&TreeEntry::Present { size: 3 }), "never tracked");
+        assert_eq!(tree.get("flock.lock"), Some(&TreeEntry::File(b"pins".to_vec())), "that commit's");
+        assert!(matches!(tree.get("workflows/flock.lock"), Some(TreeEntry::Present { .. })));
+    }
+
+    /// A lock that git does not track pins nothing of any commit.
+    #[test]
+    fn a_commit_without_a_lock_has_none() {
+        let repo = Repo::new();
+        repo.write("cluster.kdl", "one");
+        repo.commit();
+        repo.write("flock.lock", "later");
+        let folder = FolderRepository::new(repo.0.path());
+        assert!(folder.tree().expect("a tree").get("flock.lock").is_some());
+        assert_eq!(folder.committed("HEAD").expect("a commit").0.get("flock.lock"), None);
     }
 
     #[test]

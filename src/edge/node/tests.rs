@@ -201,7 +201,7 @@ async fn a_file_is_sent_from_where_the_node_stands() {
     let seen = Mutex::new(Vec::new());
     let progress = |at: u64| seen.lock().expect("free").push(at);
     let folder = folder.path().to_str().expect("UTF-8");
-    node.put(folder, &fetch(1_000_000), "m.gguf", &progress).await.expect("sent");
+    node.put(FileSource::Folder(folder), &fetch(1_000_000), "m.gguf", None, &progress).await.expect("sent");
     assert_eq!(*agent.received.lock().expect("free"), bytes[1234..]);
     let seen = seen.into_inner().expect("free");
     assert_eq!((seen.first(), seen.last()), (Some(&1234), Some(&1_000_000)));
@@ -215,7 +215,8 @@ async fn a_full_disk_ends_a_transfer_at_once() {
     std::fs::write(folder.path().join("m.gguf"), vec![7_u8; 20 << 20]).expect("written");
     let (agent, node) = node(FakeAgent { refuse_put_after: Some(2), ..FakeAgent::new(9) });
     let folder = folder.path().to_str().expect("UTF-8");
-    let error = node.put(folder, &fetch(20 << 20), "m.gguf", &|_| {}).await.expect_err("refused");
+    let error =
+        node.put(FileSource::Folder(folder), &fetch(20 << 20), "m.gguf", None, &|_| {}).await.expect_err("refused");
     assert!(matches!(error, NodeError::Refused(Refusal::Disk { .. })), "{error}");
     node.call(Request::Instances).await.expect("answered");
     assert_eq!(agent.opened.load(Ordering::SeqCst), 2, "the stream with unread bytes is not used again");
@@ -227,9 +228,9 @@ async fn a_file_that_changed_since_the_plan_is_not_sent() {
     std::fs::write(folder.path().join("m.gguf"), b"12345").expect("written");
     let (_agent, node) = node(FakeAgent::new(9));
     let folder = folder.path().to_str().expect("UTF-8");
-    let error = node.put(folder, &fetch(6), "m.gguf", &|_| {}).await.expect_err("refused");
+    let error = node.put(FileSource::Folder(folder), &fetch(6), "m.gguf", None, &|_| {}).await.expect_err("refused");
     assert!(error.to_string().contains("5 bytes now and had 6"), "{error}");
-    let unknown = node.put(folder, &fetch(6), "other", &|_| {}).await.expect_err("refused");
+    let unknown = node.put(FileSource::Folder(folder), &fetch(6), "other", None, &|_| {}).await.expect_err("refused");
     assert!(unknown.to_string().contains("not in the set"), "{unknown}");
 }
 
@@ -241,6 +242,89 @@ async fn a_file_that_another_connection_brings_is_waited_for() {
     agent.busy.store(1, Ordering::SeqCst);
     let (agent, node) = node(agent);
     let folder = folder.path().to_str().expect("UTF-8");
-    node.put(folder, &fetch(1_000_000), "m.gguf", &|_| {}).await.expect("sent in the end");
+    node.put(FileSource::Folder(folder), &fetch(1_000_000), "m.gguf", None, &|_| {}).await.expect("sent in the end");
     assert_eq!(agent.received.lock().expect("free").len(), 1_000_000);
+}
+
+/// A hub whose connections end after so many bytes; it counts them.
+struct CutHub {
+    bytes: Vec<u8>,
+    cut_after: usize,
+    opened: Mutex<Vec<u64>>,
+}
+
+#[async_trait]
+impl crate::ports::Hub for CutHub {
+    fn endpoint(&self) -> &str {
+        "https://hub.example"
+    }
+    fn token(&self) -> Option<crate::base::Secret<String>> {
+        None
+    }
+    async fn repository(&self, _: &str, _: Option<&str>) -> Result<crate::ports::HubRepository, HubError> {
+        Err(HubError::NoRepository { repository: String::new() })
+    }
+    async fn read(&self, _: &str, _: &str, _: &str, _: u64, _: u64) -> Result<Vec<u8>, HubError> {
+        Ok(Vec::new())
+    }
+    async fn open(
+        &self,
+        repository: &str,
+        _: &str,
+        file: &str,
+        offset: u64,
+    ) -> Result<Box<dyn AsyncRead + Send + Unpin>, HubError> {
+        assert_eq!((repository, file), ("lab/m", "m.gguf"));
+        self.opened.lock().expect("free").push(offset);
+        let rest = self.bytes[offset as usize..].iter().take(self.cut_after).copied().collect::<Vec<u8>>();
+        Ok(Box::new(std::io::Cursor::new(rest)))
+    }
+    async fn quantised_by(&self, _: &str, _: &str) -> Result<Vec<String>, HubError> {
+        Ok(Vec::new())
+    }
+}
+
+#[tokio::test]
+async fn a_file_of_the_hub_goes_on_to_the_node_from_where_the_node_stands() {
+    let bytes: Vec<u8> = (0..1_000_000_u32).map(|n| (n % 251) as u8).collect();
+    let files = crate::inventory::HubFiles {
+        endpoint: "https://hub.example".to_owned(),
+        repository: "lab/m".to_owned(),
+        commit: "0".repeat(40),
+    };
+    let hub = CutHub { bytes: bytes.clone(), cut_after: usize::MAX, opened: Mutex::default() };
+    let from = FileSource::Hub { hub: &hub, files: &files };
+    let (agent, there) = node(FakeAgent { have: 1234, ..FakeAgent::new(9) });
+    there.put(from, &fetch(1_000_000), "m.gguf", None, &|_| {}).await.expect("sent");
+    assert_eq!(*agent.received.lock().expect("free"), bytes[1234..]);
+    assert_eq!(*hub.opened.lock().expect("free"), [1234]);
+
+    // A connection to the hub that ends early says so; what came is at the node.
+    let hub = CutHub { cut_after: 600_000, ..hub };
+    let from = FileSource::Hub { hub: &hub, files: &files };
+    let (agent, there) = node(FakeAgent::new(9));
+    let error = there.put(from, &fetch(1_000_000), "m.gguf", None, &|_| {}).await.expect_err("cut");
+    let NodeError::Hub(error) = error else { panic!("{error}") };
+    assert_eq!(
+        error.to_string(),
+        "https://hub.example cannot be reached: m.gguf: the connection ended before the file did"
+    );
+    there.call(Request::Instances).await.expect("answered");
+    assert_eq!(agent.opened.load(Ordering::SeqCst), 2, "the stream that ended in the middle is not used again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_is_kept_to() {
+    let bytes: Vec<u8> = vec![7; 1_000_000];
+    let files =
+        crate::inventory::HubFiles { endpoint: String::new(), repository: "lab/m".to_owned(), commit: String::new() };
+    for (limit, seconds) in [(100_000, 9..=10), (2_000_000, 0..=1)] {
+        let hub = CutHub { bytes: bytes.clone(), cut_after: usize::MAX, opened: Mutex::default() };
+        let (agent, there) = node(FakeAgent::new(9));
+        let began = Instant::now();
+        let from = FileSource::Hub { hub: &hub, files: &files };
+        there.put(from, &fetch(1_000_000), "m.gguf", Some(limit), &|_| {}).await.expect("sent");
+        assert!(seconds.contains(&began.elapsed().as_secs()), "{limit}: {:?}", began.elapsed());
+        assert_eq!(agent.received.lock().expect("free").len(), 1_000_000);
+    }
 }

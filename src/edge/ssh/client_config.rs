@@ -5,36 +5,11 @@
 //! over. `ProxyCommand`, and `Match` blocks that would set something that is read, are refused: passing over them
 //! would go elsewhere than ssh does. Files were read before ([`super::config_files`]); everything here is pure.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use super::config_lines::{ConfigFile, Item};
 use super::glob::fits_list;
-use crate::base::{Hop, glob_bytes};
-
-/// A file, its includes already inside it.
-#[derive(Debug, Clone)]
-pub(super) struct ConfigFile {
-    pub(super) name: Arc<str>,
-    pub(super) lines: Vec<Line>,
-}
-
-/// A line that says something.
-#[derive(Debug, Clone)]
-pub(super) struct Line {
-    pub(super) number: usize,
-    pub(super) item: Item,
-}
-
-#[derive(Debug, Clone)]
-pub(super) enum Item {
-    Host(Vec<String>),
-    Match(Vec<String>),
-    Include(Vec<ConfigFile>),
-    /// A keyword in lower case and its words.
-    Setting(String, Vec<String>),
-    /// Cannot be read; it matters only where it applies.
-    Broken(String),
-}
+use crate::base::Hop;
 
 /// What is wrong, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,83 +88,6 @@ const NOT_OBEYED: &[&str] = &[
     "bindinterface",
     "addressfamily",
 ];
-
-/// Reads the text of a file. `include` gives the files that a pattern names.
-pub(super) fn parse(
-    name: &str,
-    text: &str,
-    include: &mut dyn FnMut(&str) -> Result<Vec<ConfigFile>, String>,
-) -> ConfigFile {
-    let name: Arc<str> = name.into();
-    let mut lines = Vec::new();
-    for (index, text) in text.lines().enumerate() {
-        let text = text.trim();
-        if text.is_empty() || text.starts_with('#') {
-            continue;
-        }
-        lines.push(Line { number: index + 1, item: item(text, include) });
-    }
-    ConfigFile { name, lines }
-}
-
-fn item(text: &str, include: &mut dyn FnMut(&str) -> Result<Vec<ConfigFile>, String>) -> Item {
-    let end = text.find(|c: char| c.is_ascii_whitespace() || c == '=').unwrap_or(text.len());
-    let (keyword, rest) = text.split_at(end);
-    let keyword = keyword.trim_matches('"').to_ascii_lowercase();
-    let rest = rest.trim_start();
-    let rest = rest.strip_prefix('=').unwrap_or(rest);
-    let words = match words(rest) {
-        Ok(words) => words,
-        Err(problem) => return Item::Broken(format!("{problem} after `{keyword}`")),
-    };
-    match keyword.as_str() {
-        "host" => Item::Host(words),
-        "match" => Item::Match(words),
-        "include" => {
-            let mut files = Vec::new();
-            for pattern in &words {
-                match include(pattern) {
-                    Ok(more) => files.extend(more),
-                    Err(problem) => return Item::Broken(problem),
-                }
-            }
-            Item::Include(files)
-        }
-        _ => Item::Setting(keyword, words),
-    }
-}
-
-/// Words with quotes, backslashes and a comment at the end, as ssh splits them.
-fn words(text: &str) -> Result<Vec<String>, &'static str> {
-    let mut found = Vec::new();
-    let mut chars = text.chars().peekable();
-    loop {
-        while chars.next_if(char::is_ascii_whitespace).is_some() {}
-        if matches!(chars.peek(), None | Some('#')) {
-            return Ok(found);
-        }
-        let mut word = String::new();
-        let mut quote = None;
-        loop {
-            match chars.next() {
-                None if quote.is_some() => return Err("a quote that does not end"),
-                None => break,
-                Some('\\') => match chars.peek() {
-                    Some(&next) if matches!(next, '\'' | '"' | '\\') || (quote.is_none() && next == ' ') => {
-                        word.push(next);
-                        chars.next();
-                    }
-                    _ => word.push('\\'),
-                },
-                Some(c) if quote == Some(c) => quote = None,
-                Some(c) if quote.is_none() && (c == '"' || c == '\'') => quote = Some(c),
-                Some(c) if quote.is_none() && c.is_ascii_whitespace() => break,
-                Some(c) => word.push(c),
-            }
-        }
-        found.push(word);
-    }
-}
 
 /// Whether a block applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -395,47 +293,10 @@ fn time(word: &str) -> Result<Duration, String> {
     if total == 0 { Err(wrong()) } else { Ok(Duration::from_secs(total)) }
 }
 
-/// Replaces `%` tokens and `${NAME}`; the error names what is unknown.
-pub(super) fn expand(
-    text: &str,
-    token: &dyn Fn(char) -> Option<String>,
-    environment: &dyn Fn(&str) -> Option<String>,
-) -> Result<String, String> {
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some(at) = rest.find(['%', '$']) {
-        out.push_str(&rest[..at]);
-        let found = &rest[at..];
-        if let Some(name) = found.strip_prefix("${") {
-            let (name, after) = name.split_once('}').ok_or_else(|| format!("`${{` without `}}` in `{text}`"))?;
-            out.push_str(&environment(name).ok_or_else(|| format!("the variable {name} of `{text}` is not set"))?);
-            rest = after;
-        } else if let Some(after) = found.strip_prefix('$') {
-            out.push('$');
-            rest = after;
-        } else {
-            let mut chars = found[1..].chars();
-            let letter = chars.next().ok_or_else(|| format!("`%` at the end of `{text}`"))?;
-            if letter == '%' {
-                out.push('%');
-            } else {
-                out.push_str(&token(letter).ok_or_else(|| format!("`%{letter}` in `{text}` is not read"))?);
-            }
-            rest = chars.as_str();
-        }
-    }
-    out.push_str(rest);
-    Ok(out)
-}
-
-/// Whether a name fits a pattern of a path component, as the shell has it: a leading dot is written out.
-pub(super) fn fits_file(pattern: &str, name: &str) -> bool {
-    (!name.starts_with('.') || pattern.starts_with('.')) && glob_bytes(pattern, name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::edge::ssh::config_lines::parse;
 
     fn file(text: &str) -> ConfigFile {
         parse("/h/.ssh/config", text, &mut |pattern| Err(format!("no include of {pattern} here")))
@@ -587,16 +448,5 @@ mod tests {
         let flat = at("a.lab");
         assert_eq!((flat.user.as_deref(), flat.port, flat.host_name.as_deref()), (Some("inner"), None, Some("late")));
         assert_eq!((at("other").user.as_deref(), at("other").port), (Some("outer"), None));
-    }
-
-    #[test]
-    fn tokens_and_variables_are_replaced() {
-        let token = |letter| (letter == 'h').then(|| "ada".to_owned());
-        let variable = |name: &str| (name == "KEYS").then(|| "/keys".to_owned());
-        let expand = |text| expand(text, &token, &variable);
-        assert_eq!(expand("${KEYS}/id_%h_%%_$x").expect("fine"), "/keys/id_ada_%_$x");
-        for bad in ["%C", "%", "${NONE}", "${KEYS"] {
-            assert!(expand(bad).is_err(), "{bad}");
-        }
     }
 }

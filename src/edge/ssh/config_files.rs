@@ -5,8 +5,9 @@ use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::client_config::{ConfigError, ConfigFile, fits_file, parse};
-use crate::base::expand_home;
+use super::client_config::ConfigError;
+use super::config_lines::{ConfigFile, parse};
+use crate::base::{expand_home, glob_bytes};
 use crate::edge::own_uid;
 
 /// Largest file that is read.
@@ -110,4 +111,9 @@ fn named(pattern: &Path) -> Result<Vec<PathBuf>, String> {
         found = next;
     }
     Ok(found)
+}
+
+/// Whether a name fits a pattern of a path component, as the shell has it: a leading dot is written out.
+fn fits_file(pattern: &str, name: &str) -> bool {
+    (!name.starts_with('.') || pattern.starts_with('.')) && glob_bytes(pattern, name)
 }

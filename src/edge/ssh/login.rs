@@ -6,8 +6,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::client_config::{Asked, ConfigFile, Said, Way, expand, look_up, parse};
+use super::client_config::{Asked, Said, Way, look_up};
+use super::config_lines::{ConfigFile, parse};
 use super::known_hosts::HostNames;
+use super::tokens::expand;
 use crate::base::{Hop, MAX_HOPS, escape_obeyed, expand_home, is_obeyed};
 use crate::ports::NodeError;
 

@@ -8,6 +8,7 @@
 mod auth;
 mod client_config;
 mod config_files;
+mod config_lines;
 mod connection;
 mod first_use;
 mod glob;
@@ -19,6 +20,7 @@ mod network;
 mod push;
 mod sending;
 mod shell;
+mod tokens;
 mod transport;
 mod verifier;
 

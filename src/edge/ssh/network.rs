@@ -7,8 +7,9 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use tokio::sync::Mutex;
 
-use super::client_config::{ConfigError, ConfigFile};
+use super::client_config::ConfigError;
 use super::config_files;
+use super::config_lines::ConfigFile;
 use super::connection::Connection;
 use super::login::{Login, Route, SshEnvironment, SshTarget, refused, route};
 use crate::base::Hop;
