@@ -56,6 +56,22 @@ pub fn held(node: &str, uuids: &[String]) -> Option<(u64, BTreeSet<u32>)> {
     wait(&answer, until).flatten()
 }
 
+/// What these processes hold of each of these devices, in their order; `None` where a driver does not tell. `ram` is the
+/// host's, for devices that share it.
+pub fn used(node: &str, uuids: &[String], pids: &BTreeSet<u32>, ram: &Ram) -> Vec<Option<u64>> {
+    if uuids.is_empty() {
+        return Vec::new();
+    }
+    let found = probe(node, pids, ram).accelerators;
+    let of = |uuid: &String| {
+        let device = found.iter().find(|device| device.uuid == *uuid)?;
+        let mut ours = device.processes.iter().filter(|process| process.ours).peekable();
+        ours.peek()?;
+        ours.map(|process| process.used_bytes).try_fold(0u64, |sum, bytes| Some(sum.saturating_add(bytes?)))
+    };
+    uuids.iter().map(of).collect()
+}
+
 fn begin<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {

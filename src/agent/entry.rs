@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use super::error::AgentError;
 use super::layout::Layout;
-use super::patience::{PATIENCE, Waiting, Watched};
+use super::patience::{AtWork, PATIENCE, Waiting, Watched};
 use super::version::version;
 use super::{host, keeper, logs, serve};
 
@@ -35,7 +35,9 @@ pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
             let waiting = Waiting::default();
             waiting.watch(PATIENCE, || std::process::exit(1));
             let mut input = std::io::BufReader::new(Watched(std::io::stdin().lock(), waiting.clone()));
-            serve::serve(&layout, &mut input, &mut Watched(std::io::stdout().lock(), waiting))
+            let served = serve::serve(&layout, &mut input, &mut Watched(std::io::stdout().lock(), waiting));
+            AtWork::finish();
+            served
         }),
         Command::Keep { cluster, node } => layout(&cluster, &node).and_then(|layout| {
             keeper::keep(&layout).inspect_err(|error| logs::note(&layout.keeper_log(), &error.chain()))

@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::error::AgentError;
+use crate::inventory::Refusal;
 
 /// How often a folder that others still write into is emptied before that is a failure.
 const EMPTIED_AGAIN: u32 = 10;
@@ -73,8 +74,22 @@ fn replace(folder: &Path, path: &Path, content: &[u8], mode: u32) -> io::Result<
 }
 
 /// Whether the file system or the user's share of it is used up.
-pub fn is_full(error: &io::Error) -> bool {
+fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// What failed while a file of so many bytes was written: a full disk is said as one.
+pub fn write_failed(path: &Path, size_bytes: u64, error: io::Error) -> AgentError {
+    match disk_space(path) {
+        Some((free_bytes, _)) if is_full(&error) => {
+            let folder = path.parent().unwrap_or(path).display().to_string();
+            // What is written already has its room.
+            let written = fs::metadata(path).map_or(0, |found| found.blocks().saturating_mul(512));
+            let needed_bytes = size_bytes.saturating_sub(written);
+            Refusal::Disk { path: folder, needed_bytes, free_bytes }.into()
+        }
+        _ => AgentError::file("writing", path)(error),
+    }
 }
 
 /// Keeps some bytes that can be given up when the disk is full. Without them nothing is worse than before.
@@ -244,6 +259,16 @@ pub fn disk_space(path: &Path) -> Option<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_full_disk_is_said_as_one_and_nothing_else_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let failed = |kind: io::ErrorKind| write_failed(folder.path(), 77, kind.into());
+        for kind in [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded] {
+            assert!(matches!(failed(kind), AgentError::Refused(Refusal::Disk { needed_bytes: 77, .. })), "{kind}");
+        }
+        assert!(matches!(failed(io::ErrorKind::PermissionDenied), AgentError::File { .. }));
+    }
 
     #[test]
     fn what_a_killed_process_left_half_written_goes_and_nothing_else() {

@@ -5,6 +5,7 @@
 //!   desired.json        generation and InstanceSpecs; written by the keeper alone
 //!   member.json         the member record, without its lease
 //!   lease.json          the lease, with its expiry on this node's clock
+//!   released.json       the lease that was given back last
 //!   keeper.json         the running keeper: pid, version, socket
 //!   keeper.lock         held by the keeper with flock(2); state.lock: held while member or lease change
 //!   keeper.log          what the keeper did, bounded
@@ -19,7 +20,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use super::error::AgentError;
-use crate::base::Digest;
+use crate::base::{Digest, kept_path_problem};
 
 /// The agent's own environment variable in every process of an instance: `CLUSTER/NODE/INSTANCE`.
 pub const MARK: &str = "FLOCK_INSTANCE";
@@ -71,6 +72,11 @@ impl Layout {
         self.state.join("lease.json")
     }
 
+    /// The lease that was given back last: a renewal of it that comes late is none.
+    pub fn released(&self) -> PathBuf {
+        self.state.join("released.json")
+    }
+
     /// Who keeps.
     pub fn keeper(&self) -> PathBuf {
         self.state.join("keeper.json")
@@ -94,6 +100,11 @@ impl Layout {
     /// What was measured.
     pub fn links(&self) -> PathBuf {
         self.state.join("links.json")
+    }
+
+    /// What engines took.
+    pub fn calibrations(&self) -> PathBuf {
+        self.state.join("calibrations.json")
     }
 
     /// An instance's key.
@@ -161,16 +172,7 @@ pub fn check_name(what: &'static str, name: &str) -> Result<(), AgentError> {
 /// Refuses a file name from the wire unless it is relative and stays inside its folder. Folders are allowed.
 pub fn check_file_name(name: &str) -> Result<(), AgentError> {
     let fail = |problem| Err(AgentError::Name { what: "file", name: name.to_owned(), problem });
-    if name.starts_with('/') {
-        return fail("is absolute");
-    }
-    for part in name.split('/') {
-        check_name("file", part)?;
-        if part.starts_with('.') {
-            return fail("begins with a dot");
-        }
-    }
-    if name.ends_with(".part") { fail("ends in `.part`") } else { Ok(()) }
+    kept_path_problem(name).map_or(Ok(()), fail)
 }
 
 /// A folder from the wire: absolute and without `..`.

@@ -27,6 +27,11 @@ pub fn take(
         }
         Some(held) => held.since.clone(),
         None => {
+            // What two streams carry may arrive in another order than it was sent.
+            let released = read_json::<Lease>(&layout.released()).ok().flatten();
+            if released.is_some_and(|released| released.id == wanted.id) {
+                return Err(Refusal::Failed { text: "this lease was given back before".to_owned() }.into());
+            }
             let found = held_generation(layout)?;
             if let Some(offered) = expected_generation.filter(|expected| *expected != found) {
                 return Err(Refusal::Stale { offered, held: found }.into());
@@ -44,14 +49,18 @@ pub fn take(
     Ok(())
 }
 
-/// Gives the lease back; nothing happens where somebody else holds it by now.
+/// Gives the lease back, for good; nothing happens where somebody else holds it by now.
 pub fn release(layout: &Layout, id: &str) -> Result<(), AgentError> {
     if !layout.lease().exists() {
         return Ok(());
     }
     let _lock = Lock::wait(&layout.state_lock())?;
     match read_json::<Lease>(&layout.lease())? {
-        Some(held) if held.id == id => remove(&layout.lease()),
+        Some(held) if held.id == id => {
+            // Renamed and not written: that needs no room on the disk.
+            let (from, to) = (layout.lease(), layout.released());
+            std::fs::rename(&from, &to).map_err(AgentError::file("moving", &from))
+        }
         _ => Ok(()),
     }
 }
@@ -141,6 +150,23 @@ mod tests {
         assert_eq!(current(&layout, 6501).expect("read").map(|lease| lease.id).as_deref(), Some("b"));
         release(&layout, "b").expect("released");
         assert_eq!(current(&layout, 6501).expect("read"), None);
+    }
+
+    #[test]
+    fn a_renewal_that_comes_after_the_release_takes_nothing() {
+        let home = tempfile::tempdir().expect("a home");
+        let layout = Layout::new(home.path(), "lab", "ada-1").expect("good names");
+        take(&layout, &lease("a"), 1000, None, 5000).expect("free");
+        release(&layout, "a").expect("released");
+        let late = take(&layout, &lease("a"), 1000, None, 5100);
+        assert!(matches!(late, Err(AgentError::Refused(Refusal::Failed { .. }))), "{late:?}");
+        assert!(!layout.lease().exists());
+        release(&layout, "a").expect("again, no harm");
+        take(&layout, &lease("b"), 1000, None, 5200).expect("free for everyone else");
+        // What cannot be read keeps nobody away.
+        release(&layout, "b").expect("released");
+        std::fs::write(layout.released(), "nonsense").expect("written");
+        take(&layout, &lease("c"), 1000, None, 5300).expect("free");
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub const LIMIT: u64 = 8 << 20;
 pub const KEPT: u64 = 1 << 20;
 /// Bytes that are read to learn why an engine died.
 const TAIL: u64 = 64 << 10;
+/// Bytes of a run's beginning that are read to learn what memory it took: engines tell that while they load.
+const BEGINNING: u64 = 1 << 20;
 /// Longest log of the keeper itself.
 const OWN_LIMIT: u64 = 256 << 10;
 
@@ -52,6 +54,12 @@ pub fn last_words(path: &Path, from: u64) -> String {
     let length = fs::metadata(path).map_or(0, |meta| meta.len());
     let from = if from > length { 0 } else { from };
     let bytes = tail(path, from.max(length.saturating_sub(TAIL)), TAIL).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The beginning of the present run in a log, which began at `from`. Empty where the log was cut since.
+pub fn first_words(path: &Path, from: u64) -> String {
+    let bytes = tail(path, from, BEGINNING).unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
@@ -94,6 +102,7 @@ mod tests {
         assert_eq!(fs::read(folder.path().join("log.1")).expect("read"), b"9abc");
         assert_eq!(last_words(&path, 2), "xt");
         assert_eq!(last_words(&path, 99), "next");
+        assert_eq!((first_words(&path, 1).as_str(), first_words(&path, 99).as_str()), ("ext", ""));
         assert_eq!(last_words(&folder.path().join("none"), 0), "");
     }
 }

@@ -1,16 +1,15 @@
 //! Round trip and throughput between two agents: one listens for a moment, the other connects.
 //!
-//! The key comes to both through SSH. The listener is bound to the one address that SSH came in on, answers nobody
-//! without the key, serves one exchange and ends, at its deadline at the latest, and with this process in any case. A
-//! node that was not reached over SSH has no such address and does not listen. What is sent is noise; it takes at most
-//! two seconds and 64 MiB.
+//! The key comes to both through SSH. The listener (see [`super::listener`]) answers nobody without the key, serves one
+//! exchange and ends, at its deadline at the latest, and with this process in any case. What is sent is noise; it takes
+//! at most two seconds and 64 MiB.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::thread;
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use super::error::AgentError;
+use super::listener;
 use super::sealed::{End, MAX_CONTENT, Sealed, key};
 use crate::base::Secret;
 use crate::inventory::{MeasuredLink, Response};
@@ -19,8 +18,6 @@ use crate::inventory::{MeasuredLink, Response};
 const MAX_TTL: Duration = Duration::from_secs(15);
 /// How long a stranger may hold the listener before it has shown the key.
 const GREETING_LIMIT: Duration = Duration::from_millis(1500);
-/// How long one address may take to answer.
-const CONNECT_LIMIT: Duration = Duration::from_millis(1500);
 /// How long an exchange may take in all.
 const EXCHANGE_LIMIT: Duration = Duration::from_secs(2);
 /// How long bytes are sent for.
@@ -33,8 +30,6 @@ const WINDOW: u64 = 8 << 20;
 const PINGS: usize = 9;
 /// How long they may take in all.
 const PINGS_LIMIT: Duration = Duration::from_millis(600);
-/// Most addresses that are tried.
-const MAX_ADDRESSES: usize = 4;
 
 /// First content of both ends.
 const GREETING: &[u8] = b"flock measure 1";
@@ -42,54 +37,17 @@ const PING: u8 = b'P';
 
 /// Opens a listener for one exchange.
 pub fn listen(hex: &Secret<String>, ttl_ms: u64) -> Result<Response, AgentError> {
-    listen_at(&std::env::var("SSH_CONNECTION").unwrap_or_default(), hex, ttl_ms)
+    listen_at(&listener::reached(), hex, ttl_ms)
 }
 
 fn listen_at(ssh_connection: &str, hex: &Secret<String>, ttl_ms: u64) -> Result<Response, AgentError> {
     let key = key(hex)?;
-    let own = own_address(ssh_connection).ok_or_else(|| {
-        AgentError::Other(
-            "sshd does not say which address it was reached by (SSH_CONNECTION), and all addresses are not opened"
-                .to_owned(),
-        )
-    })?;
-    // What only holds on one link means nothing to others; they have the config's address.
-    let addresses = if matches!(own, SocketAddr::V6(own) if own.scope_id() != 0) { None } else { Some(own.ip()) };
-    let fail = |error: io::Error| AgentError::Other(format!("listening for another node: {error}"));
-    let listener = TcpListener::bind(own).map_err(fail)?;
-    let port = listener.local_addr().map_err(fail)?.port();
-    listener.set_nonblocking(true).map_err(fail)?;
     let until = Instant::now() + Duration::from_millis(ttl_ms).min(MAX_TTL);
-    thread::spawn(move || {
-        while Instant::now() < until {
-            match listener.accept() {
-                Ok((stream, _)) => {
-                    if serve(stream, &key, until).is_ok_and(|known| known) {
-                        return;
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(Duration::from_millis(5)),
-                Err(_) => return,
-            }
-        }
-    });
-    Ok(Response::Listening { port, addresses: addresses.iter().map(ToString::to_string).collect() })
-}
-
-/// The address that this SSH connection came in on, with a free port: the one that others reach this node by, and no
-/// other is opened. One of a single link (`fe80::1%eth0`) is looked up by its interface's name.
-fn own_address(ssh_connection: &str) -> Option<SocketAddr> {
-    let text = ssh_connection.split(' ').nth(2)?;
-    let address: IpAddr = text.split('%').next()?.parse().ok()?;
-    if !text.contains('%') {
-        return Some(SocketAddr::new(address, 0));
-    }
-    (text, 0).to_socket_addrs().ok()?.next().filter(|found| found.ip() == address)
+    listener::open(ssh_connection, until, move |stream| serve(stream, &key, until).is_ok_and(|known| known))
 }
 
 /// Answers one client; whether it had the key.
 fn serve(stream: TcpStream, key: &Secret<[u8; 32]>, until: Instant) -> io::Result<bool> {
-    stream.set_nonblocking(false)?;
     let mut sealed = Sealed::new(stream, key, End::Server, until)?;
     sealed.end_at(Instant::now() + GREETING_LIMIT);
     if !sealed.receive().is_ok_and(|content| content.as_deref() == Some(GREETING)) {
@@ -127,44 +85,23 @@ pub fn connect(
     fallback_rtt_us: Option<u64>,
 ) -> Result<MeasuredLink, AgentError> {
     let key = key(hex)?;
-    let (mut problems, mut link) = (Vec::new(), MeasuredLink { peer: peer.to_owned(), ..MeasuredLink::default() });
-    for address in addresses.iter().take(MAX_ADDRESSES) {
-        match resolve(address, port).and_then(|found| exchange(found, &key)) {
-            Ok((rtt, bandwidth)) => {
-                link.rtt_us = Some(rtt);
-                link.bandwidth_bytes_per_s = bandwidth;
-                link.measured = true;
-                return Ok(link);
-            }
-            Err(error) => problems.push(format!("{address}: {}", plain(&error))),
+    let mut link = MeasuredLink { peer: peer.to_owned(), ..MeasuredLink::default() };
+    match listener::meet(addresses, port, |stream| exchange(stream, &key)) {
+        Ok((rtt, bandwidth)) => {
+            link.rtt_us = Some(rtt);
+            link.bandwidth_bytes_per_s = bandwidth;
+            link.measured = true;
+        }
+        Err(problem) => {
+            link.rtt_us = fallback_rtt_us;
+            link.problem = Some(problem);
         }
     }
-    link.rtt_us = fallback_rtt_us;
-    link.problem = Some(if problems.is_empty() {
-        "it has no address that others reach it by".to_owned()
-    } else {
-        problems.join("; ")
-    });
     Ok(link)
 }
 
-/// What a failed connection means, without the port that was only there for this.
-fn plain(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => "no answer (a firewall between the nodes?)".to_owned(),
-        io::ErrorKind::ConnectionRefused => "connection refused (a firewall, or another machine)".to_owned(),
-        _ => error.to_string(),
-    }
-}
-
-fn resolve(address: &str, port: u16) -> io::Result<SocketAddr> {
-    let address = address.trim_start_matches('[').trim_end_matches(']');
-    (address, port).to_socket_addrs()?.next().ok_or_else(|| io::Error::other("the name has no address"))
-}
-
 /// Round trip in microseconds, and bytes per second where enough came back in time.
-fn exchange(address: SocketAddr, key: &Secret<[u8; 32]>) -> io::Result<(u64, Option<u64>)> {
-    let stream = TcpStream::connect_timeout(&address, CONNECT_LIMIT)?;
+fn exchange(stream: TcpStream, key: &Secret<[u8; 32]>) -> io::Result<(u64, Option<u64>)> {
     let until = Instant::now() + EXCHANGE_LIMIT;
     let mut sealed = Sealed::new(stream, key, End::Client, until)?;
     sealed.send(GREETING)?;
@@ -235,6 +172,9 @@ fn throughput(sealed: &mut Sealed, rtt: Duration, until: Instant) -> Option<u64>
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
+    use super::listener::{own_address, resolve};
     use super::*;
 
     fn secret(hex: &str) -> Secret<String> {

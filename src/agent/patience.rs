@@ -2,7 +2,7 @@
 //! or live on the node, until the kernel notices.
 
 use std::io::{self, Read, Write};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,34 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 fn now_ms() -> u64 {
     static BEGAN: OnceLock<Instant> = OnceLock::new();
     1 + BEGAN.get_or_init(Instant::now).elapsed().as_millis() as u64
+}
+
+/// How many transfers to other nodes are under way: they go on where the controller is silent or gone.
+static AT_WORK: AtomicUsize = AtomicUsize::new(0);
+
+/// Work that keeps this process alive until it is dropped.
+#[derive(Debug)]
+pub struct AtWork(());
+
+impl AtWork {
+    /// Begins it.
+    pub fn begin() -> Self {
+        AT_WORK.fetch_add(1, Ordering::SeqCst);
+        Self(())
+    }
+
+    /// Waits until none is under way.
+    pub fn finish() {
+        while AT_WORK.load(Ordering::SeqCst) > 0 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        AT_WORK.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// Since when somebody waits for the peer, in milliseconds; 0 while nobody does.
@@ -28,6 +56,9 @@ impl Waiting {
                 std::thread::sleep((patience / 20).max(Duration::from_millis(10)));
                 let since = waiting.0.load(Ordering::Relaxed);
                 if since != 0 && now_ms().saturating_sub(since) > patience.as_millis() as u64 {
+                    if AT_WORK.load(Ordering::SeqCst) > 0 {
+                        continue;
+                    }
                     return give_up();
                 }
             }

@@ -11,7 +11,7 @@ use super::files::disk_space;
 use super::layout::{Layout, expand_home};
 use super::version::version;
 use super::who::{self, People};
-use super::{accelerators, engines, host, lease, measured, net, state, store, weights};
+use super::{accelerators, calibrate, engines, host, lease, measured, net, state, store, weights};
 use crate::inventory::{AgentFacts, Cpu, Disk, EngineQuery, NodeFacts, Os, Response, Unknown};
 
 /// What stays as it is while this process lives. A large machine takes tens of milliseconds to tell of its processors.
@@ -85,6 +85,7 @@ pub fn probe(
         engines: Some(engines),
         weights: found,
         instances,
+        calibrations: calibrate::told(layout),
         agent: Some(AgentFacts { version: version().to_owned(), supervising }),
         unknown,
         ..NodeFacts::default()

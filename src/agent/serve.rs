@@ -3,14 +3,17 @@
 use std::fs::File;
 use std::io::{BufRead, Read, Seek, SeekFrom, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use super::error::AgentError;
 use super::files::read_json;
 use super::frames::{read_message, skip_to_hello, write_message};
-use super::layout::{Layout, check_name};
+use super::layout::{Layout, check_folder, check_name, expand_home};
 use super::relay::Answer;
 use super::version::version;
-use super::{clock, doctor, endpoints, lease, measure, measured, net, probe, relay, state, store};
+use super::{
+    clock, doctor, download, endpoints, handover, lease, listener, measure, measured, net, probe, relay, state, store,
+};
 use crate::base::Secret;
 use crate::inventory::{FrameError, HELLO, Refusal, Request, Response};
 
@@ -27,7 +30,7 @@ pub fn serve(layout: &Layout, input: &mut impl BufRead, output: &mut impl Write)
     loop {
         let response = match read_message::<Request>(input) {
             Ok(None) => return Ok(()),
-            Ok(Some(request)) => match answer(layout, request, input) {
+            Ok(Some(request)) => match answer(layout, request, input, output) {
                 Ok(response) => response,
                 Err(error @ (AgentError::Stream { .. } | AgentError::Frame(_))) => return Err(error),
                 Err(error) => Answer::Own(Response::Refused { refusal: error.into() }),
@@ -43,7 +46,12 @@ pub fn serve(layout: &Layout, input: &mut impl BufRead, output: &mut impl Write)
     }
 }
 
-fn answer(layout: &Layout, request: Request, input: &mut impl Read) -> Result<Answer, AgentError> {
+fn answer(
+    layout: &Layout,
+    request: Request,
+    input: &mut impl Read,
+    output: &mut impl Write,
+) -> Result<Answer, AgentError> {
     let response = match request {
         Request::Probe { engines, weights_path, on_node } => {
             probe::probe(layout, &engines, weights_path.as_deref(), &on_node, relay::is_supervising(layout))
@@ -59,9 +67,29 @@ fn answer(layout: &Layout, request: Request, input: &mut impl Read) -> Result<An
         Request::Release { id } => lease::release(layout, &id).map(|()| Response::Done),
         Request::BreakLease => lease::break_lease(layout).map(|()| Response::Done),
         Request::WriteMember { member } => lease::write_member(layout, &member).map(|()| Response::Done),
-        Request::FetchState { fetch } => store::state(&fetch),
+        Request::FetchState { fetch } => store::check(&fetch).and_then(|folder| {
+            // First, so that nobody removes what is found to be there.
+            store::claim(layout, &folder);
+            store::state(&fetch)
+        }),
         Request::Put { fetch, name, offset } => store::put(&fetch, &name, offset, input),
         Request::FetchDone { fetch } => store::done(&fetch),
+        Request::Download { fetch, from, token, limit_bytes_per_s } => {
+            let mut tell = |have_bytes| write_message(output, &Response::Progress { have_bytes });
+            download::download(&fetch, &from, token.as_ref(), limit_bytes_per_s, &mut tell)
+        }
+        Request::Offer { fetch, key, ttl_ms } => handover::offer(&fetch, &key, ttl_ms, &listener::reached()),
+        Request::Take { fetch, addresses, port, key, limit_bytes_per_s } => {
+            let from = handover::Taking { addresses: &addresses, port, key: &key, limit_bytes_per_s };
+            let mut tell = |have_bytes| write_message(output, &Response::Progress { have_bytes });
+            handover::take(&fetch, &from, &mut tell)
+        }
+        Request::Collect { weights_path, keep, accounted, dry_run, min_age_s } => {
+            let root = weights_path.map_or_else(|| layout.default_weights(), |path| expand_home(&path, &layout.home));
+            let root = check_folder(&root.display().to_string())?;
+            let min_age = Duration::from_secs(min_age_s);
+            store::collect(layout, &store::Collect { root: &root, keep: &keep, accounted, dry_run, min_age })
+        }
         Request::History => Ok(Response::History { applies: lease::history(layout) }),
         Request::Listeners { low, high } => {
             let (_, ours) = state::instances(layout, relay::is_supervising(layout))?;
@@ -86,6 +114,10 @@ fn answer(layout: &Layout, request: Request, input: &mut impl Read) -> Result<An
             Ok(Response::Endpoints { endpoints })
         }
         Request::Start { .. } | Request::Stop { .. } | Request::Supervise { .. } | Request::Forget { .. } => {
+            if let Request::Start { spec, .. } = &request {
+                let brought = spec.weights.iter().filter(|set| set.revision.is_some());
+                brought.for_each(|set| store::claim(layout, Path::new(&set.folder)));
+            }
             return relay::ask_keeper(layout, &request);
         }
     };

@@ -8,8 +8,9 @@ use std::process::{Child, Command, Stdio};
 use super::error::AgentError;
 use super::files::{private_folder, random_hex, write_atomic};
 use super::layout::{Layout, MARK, MARK_STATE};
-use super::{container, logs, net};
+use super::{container, logs, net, store};
 use crate::base::Secret;
+use crate::engine::also_mounted;
 use crate::inventory::InstanceSpec;
 
 /// What an engine sees of the keeper's environment; everything else comes from its specification.
@@ -51,8 +52,10 @@ pub fn command(
         Some((planned, name)) if text == *planned => name.clone(),
         _ => text.replace(PORT, &port.to_string()),
     };
+    let linked =
+        spec.weights.iter().fold(spec.argv.clone(), |argv, set| also_mounted(&argv, &set.folder, &store::linked(set)));
     let (program, arguments) =
-        spec.argv.split_first().ok_or_else(|| AgentError::Other("the argument vector is empty".into()))?;
+        linked.split_first().ok_or_else(|| AgentError::Other("the argument vector is empty".into()))?;
     let mut command = Command::new(fill(program));
     command.args(arguments.iter().map(|argument| fill(argument))).env_clear();
     command.env("PATH", DEFAULT_PATH).env("HOME", &layout.home);
@@ -115,6 +118,7 @@ mod tests {
             ready_timeout_ms: 1000,
             unresponsive_after_ms: 0,
             container: None,
+            sized_for: None,
         }
     }
 

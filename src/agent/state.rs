@@ -12,7 +12,7 @@ use super::layout::{Layout, check_name};
 use super::procfs::{self, Process, ProcessId};
 use super::version::version;
 use crate::base::{EngineKind, InstanceState, one_line};
-use crate::inventory::{Failure, InstanceFacts, InstanceSpec};
+use crate::inventory::{Calibration, Failure, InstanceFacts, InstanceSpec};
 
 /// The form of everything in the state folder. It rises when an older agent could do harm by passing over what a newer
 /// one has written there; such an agent then touches nothing.
@@ -119,6 +119,9 @@ pub struct Record {
     /// The name of the container of the last start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
+    /// What it took, once that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Box<Calibration>>,
 }
 
 /// What an instance is doing.
@@ -189,6 +192,7 @@ impl Record {
             avoid_ports: Vec::new(),
             log_from: 0,
             container: None,
+            measured: None,
         }
     }
 
@@ -215,6 +219,7 @@ impl Record {
             ready_timeout_ms: 0,
             unresponsive_after_ms: 0,
             container: None,
+            sized_for: None,
         };
         Self::new(spec, now_ms)
     }
@@ -319,6 +324,7 @@ impl Record {
             since,
             live_sessions: 0,
             load_ms: self.load_ms,
+            measured: self.measured.clone(),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
 
+use super::calibrate::Measuring;
 use super::clock::now_ms;
 use super::dialect::{self, Ended};
 use super::ending::MAX_BACK_OFF_MS;
@@ -13,7 +14,7 @@ use super::layout::Layout;
 use super::procfs::{self, Process, ProcessId};
 use super::ready::{self, Watch};
 use super::state::{Phase, Record, Why};
-use super::{container, logs, spawn, store};
+use super::{calibrate, container, logs, spawn, store};
 use crate::engine::Cause;
 use crate::inventory::InstanceSpec;
 
@@ -57,6 +58,9 @@ pub struct Instance {
     pub(super) silence: Option<Watch>,
     pub(super) removal: Option<Watch>,
     pub(super) release: Option<Watch>,
+    measuring: Option<Measuring>,
+    /// When it is to be measured, as an age of its being ready.
+    measure_at_ms: Option<u64>,
     pub(super) asked_to_end: bool,
 }
 
@@ -99,7 +103,17 @@ impl Instance {
     }
 
     fn with(record: Record) -> Self {
-        Self { record, child: None, readiness: None, silence: None, removal: None, release: None, asked_to_end: false }
+        Self {
+            record,
+            child: None,
+            readiness: None,
+            silence: None,
+            removal: None,
+            release: None,
+            measuring: None,
+            measure_at_ms: Some(0),
+            asked_to_end: false,
+        }
     }
 
     /// Whether it needs the whole process table in every tick.
@@ -284,12 +298,14 @@ impl Instance {
             return self.failed(view, Cause::NotResponding, text, GRACE_MS);
         }
         let age = now.saturating_sub(self.record.since_ms);
+        self.measure(view, age)?;
         match self.record.phase {
             Phase::Starting if self.readiness.as_ref().is_some_and(Watch::is_done) => {
                 self.readiness = None;
                 self.record.load_ms = Some(age);
                 self.record.enter(Phase::Ready, now);
                 self.record.save(view.layout)?;
+                self.measure_at_ms = Some(0);
                 logs::note(&view.layout.keeper_log(), &format!("{} ready after {age} ms", spec.instance));
             }
             Phase::Starting if age > spec.ready_timeout_ms => {
@@ -312,6 +328,26 @@ impl Instance {
                 self.record.save(view.layout)?;
             }
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// Measures what a ready engine took: at once, and again when it has worked for a while. Under a keeper that took it
+    /// over, both as far as they have not been done.
+    fn measure(&mut self, view: &View, age: u64) -> Result<(), AgentError> {
+        if self.record.phase != Phase::Ready || self.record.spec.sized_for.is_none() {
+            return Ok(());
+        }
+        if let Some(found) = self.measuring.as_ref().and_then(Measuring::found) {
+            self.measuring = None;
+            if let Some(found) = found.map(|found| calibrate::keep(view.layout, found)).transpose()? {
+                self.record.measured = Some(Box::new(found));
+                self.record.save(view.layout)?;
+            }
+        }
+        if self.measuring.is_none() && self.measure_at_ms.is_some_and(|due| age >= due) {
+            self.measure_at_ms = self.measure_at_ms.filter(|due| *due < GOOD_MS && age < GOOD_MS).map(|_| GOOD_MS);
+            self.measuring = Some(Measuring::begin(view.layout, &self.record, view.boot_id));
         }
         Ok(())
     }
