@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use crate::base::{Diagnostic, Digest, Severity, Tree, sort_diagnostics};
 use crate::config::{self, Desired, Loaded};
-use crate::edge::{DiskWeights, FolderRepository, SystemClock, SystemRandom};
+use crate::edge::{DiskWeights, FolderRepository, HfHub, HubSettings, SystemClock, SystemRandom};
 use crate::inventory::{Inventory, Lease, parse_inventory};
 use crate::placement::Candidates;
 use crate::plan::{self, Limits, ObservedSpecs, Selection};
 use crate::ports::{Node, Repository, RepositoryError, Standing};
-use crate::reconcile::{self, Observed, Pipeline, Planned};
+use crate::reconcile::{self, Observed, Pipeline, Places, Planned};
 use crate::report::{self, Style};
+use crate::weights::Lock;
 
 use super::args::Global;
 use super::exit::ExitCode;
@@ -43,7 +44,9 @@ pub struct Context {
 pub struct Config {
     /// The desired state.
     pub desired: Desired,
-    /// Digest of its meaning.
+    /// What flock.lock pins of the hub.
+    pub lock: Lock,
+    /// Digest of its meaning, and of what is pinned for it.
     pub digest: Digest,
     /// Where the repository stands.
     pub standing: Standing,
@@ -97,23 +100,42 @@ impl Context {
         Ok((tree, loaded))
     }
 
-    /// Checks a config; `also` is a file that is read whether or not anything includes it.
+    /// Checks a config, and its lock against it; `also` is a file that is read whether or not anything includes it.
     pub fn check(&self, tree: &Tree, also: Option<&str>) -> Loaded {
         let mut loaded = config::load_with(tree, also);
-        if let Some(desired) = &loaded.desired {
-            loaded.diagnostics.extend(reconcile::unlocked(desired));
-            sort_diagnostics(&mut loaded.diagnostics);
+        match (reconcile::read_lock(tree), &loaded.desired) {
+            (Err(malformed), _) => loaded.diagnostics.push(*malformed),
+            (Ok(lock), Some(desired)) => loaded.diagnostics.extend(reconcile::check_lock(desired, &lock)),
+            (Ok(_), None) => {}
         }
+        if let Some(desired) = &loaded.desired {
+            loaded.diagnostics.extend(reconcile::unfetched(desired));
+        }
+        sort_diagnostics(&mut loaded.diagnostics);
         loaded
     }
 
     /// The config, or all its errors on the screen and exit 3.
     pub fn config(&self) -> Result<Config, Failure> {
         let (tree, loaded) = self.load()?;
-        let (Some(desired), Some(digest)) = (loaded.desired, loaded.config_digest) else {
-            return Err(self.invalid(&tree, &loaded.diagnostics));
-        };
-        Ok(Config { desired, digest, standing: self.repository().standing()?, warnings: loaded.diagnostics })
+        self.valid(&tree, loaded, || Ok(self.repository().standing()?))
+    }
+
+    /// What was loaded as a config that everything can be done with. Its lock must be one, too.
+    pub fn valid(
+        &self,
+        tree: &Tree,
+        loaded: Loaded,
+        standing: impl FnOnce() -> Result<Standing, Failure>,
+    ) -> Result<Config, Failure> {
+        let faulty = loaded.diagnostics.iter().any(|found| found.severity == Severity::Error);
+        match (loaded.desired, loaded.config_digest, reconcile::read_lock(tree)) {
+            (Some(desired), Some(digest), Ok(lock)) if !faulty => {
+                let digest = reconcile::digest_with_lock(&digest, &desired, &lock);
+                Ok(Config { desired, lock, digest, standing: standing()?, warnings: loaded.diagnostics })
+            }
+            _ => Err(self.invalid(tree, &loaded.diagnostics)),
+        }
     }
 
     /// The config of a commit; its errors are those of that commit's files.
@@ -124,19 +146,19 @@ impl Context {
             if known { failure.hint("a shallow clone lacks most commits: `git fetch` brings them") } else { failure }
         })?;
         let loaded = self.check(&tree, None);
-        let (Some(desired), Some(digest)) = (loaded.desired, loaded.config_digest) else {
-            return Err(self.invalid(&tree, &loaded.diagnostics));
-        };
-        Ok(Config { desired, digest, standing, warnings: loaded.diagnostics })
+        self.valid(&tree, loaded, || Ok(standing))
     }
 
     /// The config for looking and stopping: where it has errors and still says which cluster and which nodes, a
     /// warning and what could be read of it.
     pub fn config_as_far_as_it_goes(&self) -> Result<Config, Failure> {
         let (tree, loaded) = self.load()?;
+        // Nobody needs the lock to look and to stop.
+        let lock = reconcile::read_lock(&tree).unwrap_or_default();
         if let (Some(desired), Some(digest)) = (loaded.desired, loaded.config_digest) {
+            let digest = reconcile::digest_with_lock(&digest, &desired, &lock);
             let standing = self.repository().standing().unwrap_or_default();
-            return Ok(Config { desired, digest, standing, warnings: loaded.diagnostics });
+            return Ok(Config { desired, lock, digest, standing, warnings: loaded.diagnostics });
         }
         let Some(desired) = loaded.partial.filter(|desired| !desired.nodes.is_empty()) else {
             return Err(self.invalid(&tree, &loaded.diagnostics));
@@ -157,13 +179,19 @@ impl Context {
         ));
         let digest = Digest::of_json(&desired);
         let standing = self.repository().standing().unwrap_or_default();
-        Ok(Config { desired, digest, standing, warnings: loaded.diagnostics })
+        Ok(Config { desired, lock, digest, standing, warnings: loaded.diagnostics })
     }
 
-    fn invalid(&self, tree: &Tree, diagnostics: &[Diagnostic]) -> Failure {
+    /// All errors on the screen, and exit 3.
+    pub fn invalid(&self, tree: &Tree, diagnostics: &[Diagnostic]) -> Failure {
         self.printer.findings(&report::diagnostics_text(diagnostics, tree, &Style::PLAIN));
         let errors = diagnostics.iter().filter(|d| d.severity == Severity::Error).count();
         Failure::new(ExitCode::Invalid, format!("the config is invalid ({})", report::count(errors, "error")))
+    }
+
+    /// The hub, as the environment says.
+    pub fn hub(&self) -> Result<HfHub, Failure> {
+        Ok(HfHub::from_environment()?)
     }
 
     /// The nodes of a config.
@@ -175,7 +203,17 @@ impl Context {
 
     /// Facts from the nodes. Those that cannot be asked are reported as they are found out.
     pub async fn ask_nodes(&self, desired: &Desired, only: Option<&BTreeSet<String>>) -> Facts {
-        self.facts_of(reconcile::observe(desired, &self.fleet(desired), &self.clock, only).await)
+        self.facts_of(reconcile::observe(desired, &hub_endpoint(), &self.fleet(desired), &self.clock, only).await)
+    }
+
+    /// The same for a plan, which needs to know whether nodes reach the hub.
+    pub async fn ask_to_plan(&self, desired: &Desired) -> Facts {
+        let hub = hub_endpoint();
+        let mut observed = reconcile::observe(desired, &hub, &self.fleet(desired), &self.clock, None).await;
+        for note in reconcile::measure_hub(desired, &hub, &mut observed).await {
+            self.printer.note(&report::clean(&note));
+        }
+        self.facts_of(observed)
     }
 
     /// The same, and the way between nodes and to providers measured where that is not known or is asked for.
@@ -185,8 +223,9 @@ impl Context {
         only: Option<&BTreeSet<String>>,
         extent: reconcile::Extent,
     ) -> Facts {
-        let mut observed = reconcile::observe(desired, &self.fleet(desired), &self.clock, only).await;
-        for note in reconcile::measure(desired, &mut observed, &SystemRandom, extent).await {
+        let hub = hub_endpoint();
+        let mut observed = reconcile::observe(desired, &hub, &self.fleet(desired), &self.clock, only).await;
+        for note in reconcile::measure(desired, &hub, &mut observed, &SystemRandom, extent).await {
             self.printer.note(&report::clean(&note));
         }
         self.facts_of(observed)
@@ -223,10 +262,16 @@ impl Context {
         })
     }
 
-    /// Candidate weights of every model.
-    pub async fn candidates(&self, desired: &Desired, inventory: &Inventory) -> Candidates {
-        reconcile::find_candidates(desired, inventory, &DiskWeights::new(), &self.directory.to_string_lossy(), true)
-            .await
+    /// Candidate weights of every model. The hub is not asked.
+    pub async fn candidates(&self, config: &Config, inventory: &Inventory) -> Candidates {
+        let places = Places {
+            inventory,
+            lock: &config.lock,
+            weights: &DiskWeights::new(),
+            root: &self.directory.to_string_lossy(),
+            digests: true,
+        };
+        reconcile::find_candidates(&config.desired, &places).await
     }
 
     /// The pipeline from facts to plan. Weights that cannot be read make it impossible: exit 3.
@@ -262,7 +307,7 @@ impl Context {
         limits: &Limits,
         drain: &BTreeSet<String>,
     ) -> Result<Result<Planned, Vec<Diagnostic>>, Failure> {
-        let candidates = self.candidates(&config.desired, &facts.inventory).await;
+        let candidates = self.candidates(config, &facts.inventory).await;
         let pipeline = Pipeline {
             desired: &config.desired,
             config_digest: &config.digest,
@@ -270,6 +315,7 @@ impl Context {
             inventory: &facts.inventory,
             specs: &facts.specs,
             candidates: &candidates,
+            hub: &hub_endpoint(),
             limits,
             drain,
             clock: &self.clock,
@@ -395,6 +441,15 @@ impl Context {
         text.map(|text| Selection::parse(text).map_err(|error| Failure::new(ExitCode::Usage, error.to_string())))
             .transpose()
     }
+}
+
+/// The hub's address, as the environment names it, for facts and plans: without a password that somebody may have put
+/// there, and with which no hub is asked.
+fn hub_endpoint() -> String {
+    let named = HubSettings::from_environment().endpoint;
+    let Some((scheme, rest)) = named.trim_end_matches('/').split_once("://") else { return named };
+    let (host, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
+    format!("{scheme}://{}{path}", host.rsplit_once('@').map_or(host, |(_, host)| host))
 }
 
 /// A command line that can be pasted into a shell, whatever its words hold.

@@ -1,7 +1,8 @@
 //! From any room's error to an exit code, a message and a hint: the one place.
 
 use crate::inventory::{InventoryError, Refusal};
-use crate::ports::{FilesError, NodeError, RepositoryError};
+use crate::ports::{FilesError, HubError, NodeError, RepositoryError};
+use crate::reconcile::ResolveError;
 
 use super::exit::ExitCode;
 
@@ -50,6 +51,18 @@ impl From<NodeError> for Failure {
 impl From<RepositoryError> for Failure {
     fn from(error: RepositoryError) -> Self {
         Self::new(ExitCode::Failure, error.to_string())
+    }
+}
+
+impl From<HubError> for Failure {
+    fn from(error: HubError) -> Self {
+        Self::new(ExitCode::Failure, error.to_string()).hint(error.hint())
+    }
+}
+
+impl From<ResolveError> for Failure {
+    fn from(error: ResolveError) -> Self {
+        Self::new(ExitCode::Failure, error.to_string()).hint(error.hint())
     }
 }
 

@@ -41,7 +41,8 @@ impl Progress {
     }
 
     fn line(&mut self, event: &Event) {
-        if let Event::StepProgress { step, .. } = event {
+        // What is told in words is always told; figures come often.
+        if let Event::StepProgress { step, done_bytes: Some(_), .. } = event {
             let last = self.last_line.entry(*step).or_insert_with(Instant::now);
             if last.elapsed() < LINE_EVERY {
                 return;

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::style::{Ink, Style, table};
+use super::style::{Ink, Style, clean, pad, table};
 use super::words::{count, place};
 use crate::base::format_bytes;
 use crate::inventory::Inventory;
-use crate::placement::{Considered, Unplaced};
+use crate::placement::{Considered, Unplaced, VariantAt};
 use crate::plan::{Plan, PlannedInstance};
 
 /// `flock explain NAME --format json`.
@@ -22,6 +22,8 @@ pub struct Explanation<'a> {
     pub instances: Vec<&'a PlannedInstance>,
     /// Every shape that was considered, chosen ones first.
     pub considered: Vec<&'a Considered>,
+    /// Every variant on every node, taken or not and why; best first.
+    pub variants: Vec<&'a VariantAt>,
     /// Replicas without a place.
     pub unplaced: Vec<&'a Unplaced>,
     /// Nodes without an instance of it, each with the shape that came closest there.
@@ -101,7 +103,7 @@ fn binding(unplaced: &[&Unplaced]) -> Vec<Binding> {
 
 impl<'a> Explanation<'a> {
     /// Everything about one model.
-    pub fn of(model: &'a str, plan: &'a Plan, considered: &'a [Considered]) -> Self {
+    pub fn of(model: &'a str, plan: &'a Plan, considered: &'a [Considered], variants: &'a [VariantAt]) -> Self {
         let mut shapes: Vec<&Considered> = considered.iter().filter(|shape| shape.model == model).collect();
         shapes.sort_by_key(|shape| !shape.chosen);
         let unplaced: Vec<&Unplaced> = plan.unplaced.iter().filter(|unplaced| unplaced.model == model).collect();
@@ -112,6 +114,7 @@ impl<'a> Explanation<'a> {
             model,
             instances: plan.instances.iter().filter(|instance| instance.model == model).collect(),
             considered: shapes,
+            variants: variants.iter().filter(|at| at.model == model).collect(),
             unplaced,
         }
     }
@@ -151,8 +154,34 @@ pub fn explain_text(explanation: &Explanation<'_>, inventory: Option<&Inventory>
             out.push_str(&style.beside(&format!("  {node}  "), &other.verdict));
         }
     }
+    variants(&mut out, &explanation.variants, style);
     considered(&mut out, &explanation.considered, style);
     out
+}
+
+/// Every variant on every node, where there is a choice or nothing is placed.
+fn variants(out: &mut String, variants: &[&VariantAt], style: &Style) {
+    let names: BTreeSet<&str> = variants.iter().map(|at| at.variant.as_str()).collect();
+    if names.len() < 2 {
+        return;
+    }
+    out.push('\n');
+    out.push_str(&style.heading(&format!("Variants ({}, best first)", names.len())));
+    let mut last = "";
+    for at in variants {
+        let name = if at.variant == last { "" } else { &at.variant };
+        last = &at.variant;
+        let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+        let node = if at.node == "*" { "anywhere" } else { &at.node };
+        let nodes = variants.iter().map(|at| at.node.chars().count()).max().unwrap_or(0).max(8);
+        let taken = if at.replicas > 0 {
+            format!("taken for {}: ", count(at.replicas as usize, "replica"))
+        } else {
+            String::new()
+        };
+        let lead = format!("  {}  {}  ", pad(name, width), pad(node, nodes));
+        out.push_str(&style.beside(&lead, &format!("{taken}{}", clean(&at.reason))));
+    }
 }
 
 /// All shapes: the chosen ones, then the others under what they lost by, the closest first.

@@ -64,7 +64,7 @@ pub fn inventory_text(inventory: &Inventory, style: &Style) -> String {
     let links: Vec<Vec<String>> = inventory.links.iter().map(link_row).collect();
     section(&mut out, style, "Links", &["FROM", "TO", "ROUND TRIP", "BANDWIDTH", "MEASURED"], &links);
     let egress: Vec<Vec<String>> = inventory.egress.iter().map(egress_row).collect();
-    section(&mut out, style, "Providers", &["NODE", "ENDPOINT", "CONNECTS IN", "MEASURED"], &egress);
+    section(&mut out, style, "Ways out", &["NODE", "ENDPOINT", "CONNECTS IN", "MEASURED"], &egress);
     for (what, why) in unmeasured(inventory) {
         out.push_str(&style.beside(&format!("  {what}: "), &why));
     }

@@ -9,9 +9,11 @@ mod doctor;
 mod explain;
 mod explain_node;
 mod findings;
+mod gc;
 mod graph;
 mod inventory;
 mod json;
+mod lock;
 mod plan_markdown;
 mod plan_tail;
 mod plan_text;
@@ -19,6 +21,7 @@ mod progress;
 mod records;
 mod schema;
 mod size;
+mod size_fits;
 mod status;
 mod style;
 #[cfg(test)]
@@ -31,11 +34,13 @@ pub use doctor::{DoctorDocument, DoctorNode, doctor_text};
 pub use explain::{Explanation, explain_text};
 pub use explain_node::{Absent, Load, NodeExplanation, explain_node_text};
 pub use findings::{MAX_COMMENT, MAX_RESULTS, findings_markdown, github_annotations, known_diagnostics, sarif, unfit};
+pub use gc::{GcDocument, GcNode, gc_text};
 pub use graph::{
     Edge, Graph, Group, Vertex, graph_dot, graph_mermaid, graph_text, hardware_graph, placement_graph, workflow_graph,
 };
 pub use inventory::inventory_text;
 pub use json::{DriftDocument, json};
+pub use lock::{LockDocument, ModelPins, SourcePins, VariantPin, lock_text};
 pub use plan_markdown::{MARKDOWN_LIMIT, plan_markdown};
 pub use plan_text::{Amount, PlanView, plan_text, unplaced_text};
 pub use progress::{consent_text, drift_text, event_line, outcome_text};

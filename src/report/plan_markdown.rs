@@ -204,6 +204,9 @@ fn row(step: &Step, instance: Option<&PlannedInstance>, view: &PlanView<'_>) -> 
     if let Some(instance) = instance.filter(|_| !matches!(step.verb, Verb::Stop | Verb::Adopt)) {
         let shape = format!("{}; memory {}", plan_text::shape(instance), plan_text::memory(instance));
         place = format!("{place}<br>{}", cell(&shape));
+        if let Some(chosen) = plan_text::choice(step, instance) {
+            place = format!("{place}<br>{}", cell(&chosen));
+        }
     }
     let reason = format!("{}: {}", words::because(step.because), step.detail);
     cells(&[

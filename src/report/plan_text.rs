@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::plan_tail::{next_commands, summary};
 use super::style::{Ink, Style, clean, pad};
-use super::words::{self, about, bytes_of, count, short_digest};
-use crate::base::format_bytes;
+use super::words::{self, about, about_long, bytes_of, count, short_digest};
+use crate::base::{format_bytes, format_rate};
 use crate::inventory::Inventory;
 use crate::placement::Unplaced;
-use crate::plan::{Decay, Drift, Plan, PlannedInstance, Step, Verb};
+use crate::plan::{Decay, Drift, FetchFrom, Plan, PlannedInstance, Step, Verb};
 
 /// How much of a plan to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -157,6 +157,9 @@ fn change(
     if let Some(instance) = instance.filter(|_| !matches!(step.verb, Verb::Stop | Verb::Adopt)) {
         text.push_str(&style.beside(&indent, &shape(instance)));
         text.push_str(&style.beside(&indent, &format!("memory {}", memory(instance))));
+        if let Some(chosen) = choice(step, instance) {
+            text.push_str(&style.beside(&indent, &chosen));
+        }
         if view.amount == Amount::Full {
             text.push_str(&style.beside(&indent, &format!("runs {}", instance.argv.join(" "))));
         }
@@ -224,13 +227,24 @@ pub(super) fn shape(instance: &PlannedInstance) -> String {
     words.join(", ")
 }
 
+/// Why this variant and not the next better one, where there was a choice and the step does not say it already.
+pub(super) fn choice(step: &Step, instance: &PlannedInstance) -> Option<String> {
+    let told = step.detail.contains(&instance.because);
+    let chosen = instance.because.starts_with(&instance.variant) || !instance.better.is_empty();
+    (chosen && !told).then(|| clean(&instance.because))
+}
+
 /// `18.4 of 22.0 GiB each`, or one figure per device where they differ; on the CPU the host's.
 pub(super) fn memory(instance: &PlannedInstance) -> String {
     let host = &instance.memory.host;
     let figures: Vec<String> =
         instance.memory.per_accelerator.iter().map(|m| bytes_of(m.total_bytes, m.capacity_bytes)).collect();
     let mut text = match figures.as_slice() {
-        [] => return format!("{} of the host", bytes_of(host.total_bytes, host.capacity_bytes)),
+        [] => {
+            let planned = bytes_of(host.total_bytes, host.capacity_bytes);
+            let known = measurement(host.total_bytes, host.estimated_bytes, host.measured_bytes);
+            return format!("{planned} of the host{known}");
+        }
         [one] => one.clone(),
         [first, rest @ ..] if rest.iter().all(|other| other == first) => format!("{first} each"),
         _ => figures.join(" + "),
@@ -240,19 +254,33 @@ pub(super) fn memory(instance: &PlannedInstance) -> String {
         let parts: Vec<String> = parts.iter().map(|(word, bytes)| format!("{word} {}", format_bytes(*bytes))).collect();
         text.push_str(&format!(" ({})", parts.join(", ")));
     }
+    // Of several ranks the one that was measured largest.
+    let largest = instance.memory.per_accelerator.iter().max_by_key(|m| m.measured_bytes);
+    text.push_str(
+        &largest.map_or_else(String::new, |m| measurement(m.total_bytes, m.estimated_bytes, m.measured_bytes)),
+    );
     if host.total_bytes > 0 {
         text.push_str(&format!("; host {}", format_bytes(host.total_bytes)));
     }
     text
 }
 
+/// `; estimated 20.1 GiB, 17.2 GiB measured (-6 %)`: against what is planned now, so that the difference is the margin.
+fn measurement(planned: u64, estimated: Option<u64>, measured: Option<u64>) -> String {
+    let estimated = estimated.map(|bytes| format!("estimated {}", format_bytes(bytes)));
+    let measured = measured.map(|bytes| words::measured(planned, bytes));
+    let known: Vec<String> = estimated.into_iter().chain(measured).collect();
+    if known.is_empty() { String::new() } else { format!("; {}", known.join(", ")) }
+}
+
 pub(super) fn cost(step: &Step) -> Vec<String> {
     let mut words = Vec::new();
     if step.verb == Verb::Fetch {
-        let route = step.route.as_deref().unwrap_or("hub");
-        words.push(format!("{} from the {route}", format_bytes(step.download_bytes)));
-    }
-    if let Some(ms) = step.estimated_ms.filter(|ms| *ms > 0) {
+        let time = step.estimated_ms.map(|ms| format!(", {}", about_long(ms))).unwrap_or_default();
+        words.push(format!("{} {}{time}", format_bytes(step.download_bytes), way(step)));
+        let limit = step.fetch.as_ref().and_then(|planned| planned.limit_bytes_per_s);
+        words.extend(limit.map(|limit| format!("at most {} (limit download)", format_rate(limit))));
+    } else if let Some(ms) = step.estimated_ms.filter(|ms| *ms > 0) {
         words.push(format!("takes {}", about(ms)));
     }
     if step.downtime_ms > 0 {
@@ -267,6 +295,16 @@ pub(super) fn cost(step: &Step) -> Vec<String> {
         words.push("asks before it is done".to_owned());
     }
     words
+}
+
+/// The way that a fetch takes, in words.
+fn way(step: &Step) -> String {
+    match step.fetch.as_ref().map(|planned| &planned.from) {
+        Some(FetchFrom::Folder(_)) => "from the controller".to_owned(),
+        Some(FetchFrom::Hub(_)) | None => "from the hub".to_owned(),
+        Some(FetchFrom::Relay(_)) => format!("through the controller ({} does not reach the hub)", step.node),
+        Some(FetchFrom::Node { node, .. }) => format!("from node {node}"),
+    }
 }
 
 fn not_placed(out: &mut String, plan: &Plan, style: &Style) {

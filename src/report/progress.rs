@@ -2,8 +2,8 @@
 
 use super::json::DriftDocument;
 use super::style::{Ink, Style, clean};
-use super::words::{self, about, count};
-use crate::base::format_bytes;
+use super::words::{self, about, about_long, count};
+use crate::base::{format_bytes, format_rate};
 use crate::plan::{Consent, Event, Outcome, Plan, Step, Strength};
 
 /// One event as a line without its newline; `None` where there is nothing to tell.
@@ -30,9 +30,19 @@ pub fn event_line(event: &Event, style: &Style) -> Option<String> {
                 style.paint(words::ink(*verb), &format!("{symbol} {word}"))
             )
         }
-        Event::StepProgress { step, done_bytes: Some(done), total_bytes: Some(total), text, .. } => {
+        Event::StepProgress {
+            step,
+            done_bytes: Some(done),
+            total_bytes: Some(total),
+            bytes_per_s,
+            left_ms,
+            text,
+            ..
+        } => {
             let percent = if *total == 0 { 100 } else { done.saturating_mul(100) / total };
-            format!("{step:>4}   {percent:>3} % of {}: {}", format_bytes(*total), clean(text))
+            let rate = bytes_per_s.map(|rate| format!(", {}", format_rate(rate))).unwrap_or_default();
+            let left = left_ms.map(|ms| format!(", {} left", about_long(ms))).unwrap_or_default();
+            format!("{step:>4}   {percent:>3} % of {}: {}{rate}{left}", format_bytes(*total), clean(text))
         }
         Event::StepProgress { step, text, .. } => format!("{step:>4}   {}", clean(text)),
         Event::StepDone { step, took_ms, text, .. } => {

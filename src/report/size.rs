@@ -1,5 +1,6 @@
 //! What a model needs, for people. The JSON is the report itself.
 
+use super::size_fits;
 use super::style::{Ink, Style, table};
 use super::words::bytes_of;
 use crate::base::format_bytes;
@@ -13,10 +14,12 @@ pub fn size_text(answer: &SizeAnswer, explain: bool, style: &Style) -> String {
     let facts = format!("{}, {billions:.2} billion parameters, {} attention", report.architecture, report.attention);
     let mut out = style.beside(&lead, &facts);
     let replicated = if report.kv.replicated_over_tp { ", held whole by every rank" } else { "" };
+    // Layers with a window keep no more than that: the product with the context is not what is needed.
+    let windows = if report.attention == "sliding" { " while it is in every window" } else { "" };
     out.push_str(&style.beside(
         "  KV cache  ",
         &format!(
-            "{} bytes per token, {} in all{replicated}",
+            "{} bytes per token{windows}, {} in all{replicated}",
             report.kv.bytes_per_token,
             format_bytes(report.kv.total_bytes)
         ),
@@ -58,7 +61,9 @@ pub fn size_text(answer: &SizeAnswer, explain: bool, style: &Style) -> String {
         .iter()
         .map(|fit| {
             let word = if fit.fits { "fits" } else { "does not fit" };
-            let split = format!("tp {}", fit.tensor_parallel);
+            let stages =
+                if fit.pipeline_parallel > 1 { format!(", pp {}", fit.pipeline_parallel) } else { String::new() };
+            let split = format!("tp {}{stages}", fit.tensor_parallel);
             vec![
                 fit.accelerator.clone(),
                 fit.variant.clone(),
@@ -72,6 +77,7 @@ pub fn size_text(answer: &SizeAnswer, explain: bool, style: &Style) -> String {
         out.push('\n');
         out.push_str(&table(&["ON", "VARIANT", "SPLIT", "", "NEEDS"], &rows));
     }
+    out.push_str(&size_fits::best_text(&report.best, style));
     for advice in &answer.advice {
         out.push_str(&style.beside("hint: ", advice));
     }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::style::{Ink, Style, clean, table};
-use super::words::place;
-use crate::base::InstanceState;
+use super::words::{self, place};
+use crate::base::{InstanceState, format_bytes};
 use crate::config::Desired;
 use crate::inventory::{Applied, Failure, Inventory};
 use crate::plan::Observed;
@@ -26,6 +26,9 @@ pub struct Status {
     pub held: Vec<HeldNode>,
     /// The last apply.
     pub applied: Option<Applied>,
+    /// Whether one model was asked for, so that text says all of it.
+    #[serde(skip)]
+    pub of_one: bool,
 }
 
 /// A node out of new placements.
@@ -112,6 +115,12 @@ pub struct InstanceStatus {
     pub live_sessions: u32,
     /// Its last failure.
     pub last_failure: Option<Failure>,
+    /// Bytes that were planned for it on all its accelerators (on the CPU: of the host), where it was measured.
+    pub planned_bytes: Option<u64>,
+    /// Bytes that it took there.
+    pub measured_bytes: Option<u64>,
+    /// Layers on its accelerators and all layers, where the engine left some on the CPU.
+    pub spilled_layers: Option<[u32; 2]>,
 }
 
 /// What runs; of one model where `only` is given.
@@ -126,7 +135,7 @@ pub fn status(desired: &Desired, inventory: &Inventory, observed: &[Observed], o
         .filter(|name| only.is_none_or(|only| only == *name))
         .map(|name| {
             let instances: Vec<InstanceStatus> =
-                by_model.get(name).into_iter().flatten().map(|o| instance(o)).collect();
+                by_model.get(name).into_iter().flatten().map(|o| instance(o, inventory)).collect();
             ModelStatus {
                 model: name.to_owned(),
                 declared: desired.models.contains_key(name),
@@ -145,10 +154,13 @@ pub fn status(desired: &Desired, inventory: &Inventory, observed: &[Observed], o
         unreachable,
         held: held_nodes(desired, inventory),
         applied: inventory.member.applied.clone(),
+        of_one: only.is_some(),
     }
 }
 
-fn instance(o: &Observed) -> InstanceStatus {
+fn instance(o: &Observed, inventory: &Inventory) -> InstanceStatus {
+    let facts = inventory.node(&o.node).and_then(|node| node.instances.iter().find(|i| i.instance == o.instance));
+    let totals = facts.and_then(|facts| facts.measured.as_deref()?.totals());
     let state = match o.state {
         Some(InstanceState::Ready) if !o.alive => "missing",
         Some(state) => state.word(),
@@ -167,6 +179,9 @@ fn instance(o: &Observed) -> InstanceStatus {
         supervised: o.supervised,
         live_sessions: o.sessions,
         last_failure: o.last_failure.clone(),
+        planned_bytes: totals.map(|(planned, _)| planned),
+        measured_bytes: totals.map(|(_, measured)| measured),
+        spilled_layers: o.spilled.map(|(there, all)| [there, all]),
     }
 }
 
@@ -176,7 +191,8 @@ pub fn status_text(status: &Status, inventory: &Inventory, style: &Style) -> Str
     let mut notes = String::new();
     for model in &status.models {
         if model.instances.is_empty() {
-            rows.push(vec![model.model.clone(), "-".into(), "not running".into(), String::new(), String::new()]);
+            let state = if status.unreachable.is_empty() { "not running" } else { "unknown" };
+            rows.push(vec![model.model.clone(), "-".into(), state.into(), String::new(), String::new()]);
         }
         for i in &model.instances {
             let state = if i.supervised { i.state.clone() } else { format!("{} (not supervised)", i.state) };
@@ -192,6 +208,24 @@ pub fn status_text(status: &Status, inventory: &Inventory, style: &Style) -> Str
                 let lead =
                     format!("{} on {}: ", style.paint(Ink::Bad, &format!("{}/{}", model.model, i.replica)), i.node);
                 let text = format!("failed at {}: {}: {}{end}", failure.at, failure.cause, clean(&failure.text));
+                notes.push_str(&style.beside(&lead, &text));
+            }
+        }
+        for i in &model.instances {
+            let who = format!("{}/{} on {}", model.model, i.replica, i.node);
+            if let (true, Some(planned), Some(measured)) = (status.of_one, i.planned_bytes, i.measured_bytes) {
+                let (planned, measured) = (format_bytes(planned), words::measured(planned, measured));
+                notes.push_str(&style.beside("", &format!("{who}: memory {planned} planned, {measured}")));
+            }
+            if let Some([there, all]) = i.spilled_layers {
+                let lead = format!("{}: ", style.paint(Ink::Bad, &who));
+                let text = match there {
+                    0 => {
+                        "nothing of it is on its accelerators, it runs on the CPU: is this llama-server built for them?"
+                            .to_owned()
+                    }
+                    _ => format!("{there} of {all} layers are on its accelerators, the rest on the CPU"),
+                };
                 notes.push_str(&style.beside(&lead, &text));
             }
         }

@@ -316,9 +316,9 @@ fn an_explanation() {
         shape("ada-2", "awq-int4", 2, 18, true, "best quality that fits"),
         shape("ada-3", "awq-int4", 0, 18, false, "accelerators: `allow cpu=#true` is not set"),
     ];
-    let found = Explanation::of("coder", &plan, &considered);
+    let found = Explanation::of("coder", &plan, &considered, &[]);
     golden("explain", &explain_text(&found, Some(&world.inventory), &Style::PLAIN));
-    let none = Explanation::of("giant", &plan, &considered);
+    let none = Explanation::of("giant", &plan, &considered, &[]);
     golden("explain_unplaced", &explain_text(&none, Some(&world.inventory), &Style::PLAIN));
 }
 
@@ -349,6 +349,8 @@ fn an_apply_from_its_events() {
             node: node(),
             done_bytes: Some(GIB),
             total_bytes: Some(4 * GIB),
+            bytes_per_s: Some(112_000_000),
+            left_ms: Some(28_763),
             text: "model.safetensors".into(),
         },
         Event::StepDone { step: 1, node: node(), took_ms: 42_000, text: "4 files".into() },
@@ -365,6 +367,8 @@ fn an_apply_from_its_events() {
             node: node(),
             done_bytes: None,
             total_bytes: None,
+            bytes_per_s: None,
+            left_ms: None,
             text: "loading weights".into(),
         },
         Event::StepFailed {

@@ -106,6 +106,14 @@ pub fn bytes_of(used: u64, capacity: u64) -> String {
     format!("{} of {}", format_bytes(used), format_bytes(capacity))
 }
 
+/// `1.1 GiB measured (-8 %)`: what was taken, against what was planned for it.
+pub fn measured(planned: u64, measured: u64) -> String {
+    let percent = (measured as f64 / planned.max(1) as f64 - 1.0) * 100.0;
+    // No sign before a zero.
+    let percent = if percent.abs() < 0.5 { "0".to_owned() } else { format!("{percent:+.0}") };
+    format!("{} measured ({percent} %)", format_bytes(measured))
+}
+
 /// `~20 s`, `~4 min`, `~1.5 h`.
 pub fn about(ms: u64) -> String {
     match ms {
@@ -114,6 +122,11 @@ pub fn about(ms: u64) -> String {
         120_000..7_200_000 => format!("~{} min", ms.div_ceil(60_000)),
         _ => format!("~{:.1} h", ms as f64 / 3_600_000.0),
     }
+}
+
+/// `about 20 s`, `under 1 s`: the same inside a sentence.
+pub fn about_long(ms: u64) -> String {
+    about(ms).replace('~', "about ").replace('<', "under ")
 }
 
 /// `1 step`, `3 steps`.

@@ -96,7 +96,7 @@ async fn fresh(
     config: &Config,
     limits: &Limits,
 ) -> Result<(Plan, Facts), Failure> {
-    let facts = context.ask_nodes(&config.desired, None).await;
+    let facts = context.ask_to_plan(&config.desired).await;
     context.check_limits(limits, &config.desired, Some(&facts))?;
     let mut plan = context.plan(config, &facts, limits).await?.plan;
     if args.goal == Goal::Prefetch {

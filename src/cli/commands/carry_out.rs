@@ -14,8 +14,8 @@ use crate::cli::user::whoami;
 use crate::converge::{Converge, ConvergeError, Converged, LeaseError};
 use crate::edge::{SystemProcesses, SystemRandom};
 use crate::inventory::{MemberInstance, MemberNode};
-use crate::plan::{self, Limits, Plan};
-use crate::ports::{Node, Processes as _};
+use crate::plan::{self, FetchFrom, Limits, Plan};
+use crate::ports::{Hub, Node, Processes as _};
 use crate::report;
 
 /// A plan and how to carry it out.
@@ -51,6 +51,10 @@ pub async fn carry_out(context: &Context, what: CarryOut<'_>) -> Result<ExitCode
         .hint("this is a fault of flock; please report it with `flock plan --format json`"));
     }
     let nodes = what.facts.reachable();
+    if nodes.is_empty() && what.plan.steps.is_empty() {
+        // Nobody to be told anything: what keeps the nodes away has been said.
+        return Ok(ExitCode::Success);
+    }
     let member_nodes = member_nodes(context, &what, &nodes).await;
     let protect: BTreeSet<String> =
         what.config.desired.policies.protect.iter().map(|model| model.value.clone()).collect();
@@ -64,12 +68,15 @@ pub async fn carry_out(context: &Context, what: CarryOut<'_>) -> Result<ExitCode
     {
         return Ok(ExitCode::Success);
     }
+    let hub = if from_hub(what.plan) { Some(context.hub()?) } else { None };
     let (events, received) = mpsc::unbounded_channel();
     let careful = context.signals.carefully();
     let progress = tokio::spawn(Progress::new(context.printer, what.plan).show(received));
     let converge = Converge {
         plan: what.plan,
         nodes: &nodes,
+        addresses: addresses(&member_nodes),
+        hub: hub.as_ref().map(|hub| hub as &dyn Hub),
         member: &what.facts.inventory.member,
         member_nodes,
         leaving,
@@ -118,6 +125,24 @@ pub async fn carry_out(context: &Context, what: CarryOut<'_>) -> Result<ExitCode
     }
     // A reader or a terminal that went away does not turn a failure into another one.
     Ok(code)
+}
+
+/// Whether any step brings weights that come from the hub in the end.
+fn from_hub(plan: &Plan) -> bool {
+    fn is_hub(from: &FetchFrom) -> bool {
+        match from {
+            FetchFrom::Hub(_) | FetchFrom::Relay(_) => true,
+            FetchFrom::Folder(_) => false,
+            FetchFrom::Node { otherwise, .. } => is_hub(otherwise),
+        }
+    }
+    plan.steps.iter().filter_map(|step| step.fetch.as_ref()).any(|planned| is_hub(&planned.from))
+}
+
+/// Where other nodes may find each node. This machine itself says by none of its addresses how others reach it.
+fn addresses(members: &[MemberNode]) -> BTreeMap<String, String> {
+    let ssh = members.iter().filter(|member| member.address != "local");
+    ssh.map(|member| (member.name.clone(), member.address.clone())).collect()
 }
 
 fn failure(error: ConvergeError) -> Failure {

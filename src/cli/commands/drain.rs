@@ -43,7 +43,7 @@ pub struct DrainArgs {
 pub async fn run(context: &Context, args: &DrainArgs) -> Result<ExitCode, Failure> {
     let config = context.config()?;
     let limits = Limits::default();
-    let mut facts = context.ask_nodes(&config.desired, None).await;
+    let mut facts = context.ask_to_plan(&config.desired).await;
     let nodes = context.select(&args.selector, &config.desired, &facts)?;
     let unreachable = context.report_unreachable(&config.desired, &facts, &limits);
     if let Some(away) = nodes.iter().find(|name| !facts.inventory.node(name).is_some_and(|node| node.reachable)) {

@@ -65,18 +65,18 @@ pub async fn run(context: &Context, args: &ExplainArgs) -> Result<ExitCode, Fail
         return Err(Failure::new(ExitCode::Failure, format!("there is no node `{node}`")).hint(near_miss(node, &known)));
     }
     let planned = context.plan(&config, &facts, &Limits::default()).await?;
-    let (plan, considered) = (&planned.plan, &planned.placement.considered);
+    let (plan, placement) = (&planned.plan, &planned.placement);
     let style = context.style();
     let text = match name {
         Name::Model(name) => {
-            let explanation = Explanation::of(name, plan, considered);
+            let explanation = Explanation::of(name, plan, &placement.considered, &placement.variants);
             match args.format.format {
                 Format::Json => report::json(&explanation),
                 Format::Text => report::explain_text(&explanation, Some(&facts.inventory), &style),
             }
         }
         Name::Node(node) => {
-            let explanation = NodeExplanation::of(node, &config.desired, &facts.inventory, plan, considered);
+            let explanation = NodeExplanation::of(node, &config.desired, &facts.inventory, plan, &placement.considered);
             match args.format.format {
                 Format::Json => report::json(&explanation),
                 Format::Text => report::explain_node_text(&explanation, &facts.inventory, &style),

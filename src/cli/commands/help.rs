@@ -8,10 +8,10 @@ use crate::cli::exit::ExitCode;
 use crate::cli::failure::Failure;
 use crate::config::DiagnosticId;
 
-/// Print help for a command, or about `exit-codes` or `diagnostics`.
+/// Print help for a command, or about `exit-codes`, `diagnostics` or one finding.
 #[derive(Debug, Args)]
 pub struct HelpArgs {
-    /// A command, `exit-codes` or `diagnostics`
+    /// A command, `exit-codes`, `diagnostics`, or the id of a finding such as FLK214
     topic: Option<String>,
 }
 
@@ -24,10 +24,14 @@ pub fn run(context: &Context, args: &HelpArgs) -> Result<ExitCode, Failure> {
         None => command.render_long_help().to_string(),
         Some("exit-codes") => ExitCode::help(),
         Some("diagnostics") => diagnostics(),
+        Some(id) if id.starts_with("FLK") => explained(|known| known == id).ok_or_else(|| {
+            Failure::new(ExitCode::Usage, format!("there is no finding {id}"))
+                .hint("`flock help diagnostics` lists them")
+        })?,
         Some(topic) => {
             let Some(found) = command.find_subcommand_mut(topic) else {
                 return Err(Failure::new(ExitCode::Usage, format!("there is no help about `{topic}`"))
-                    .hint("`flock help` lists the commands; further topics are exit-codes and diagnostics"));
+                    .hint("`flock help` lists the commands; further topics are exit-codes, diagnostics and the id of a finding"));
             };
             found.render_long_help().to_string()
         }
@@ -38,14 +42,23 @@ pub fn run(context: &Context, args: &HelpArgs) -> Result<ExitCode, Failure> {
 
 /// Every identifier of every room, in order.
 fn diagnostics() -> String {
-    let mut text = String::from("What flock's findings mean. An identifier is never reused for another meaning.\n");
+    let all = explained(|_| true).unwrap_or_default();
+    format!("What flock's findings mean. An identifier is never reused for another meaning.\n{all}")
+}
+
+/// The findings whose identifier is asked for; `None` where there is none.
+fn explained(asked: impl Fn(&str) -> bool) -> Option<String> {
+    let mut text = String::new();
     for DiagnosticId { id, title, explanation } in crate::report::known_diagnostics() {
+        if !asked(id) {
+            continue;
+        }
         text.push_str(&format!("\n{id}  {title}\n"));
         for line in crate::report::wrap(explanation, 92) {
             text.push_str(&format!("        {line}\n"));
         }
     }
-    text
+    (!text.is_empty()).then_some(text)
 }
 
 #[cfg(test)]

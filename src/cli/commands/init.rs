@@ -77,7 +77,7 @@ pub fn run(context: &Context, args: &InitArgs) -> Result<ExitCode, Failure> {
     let go = if root.as_os_str() == "." { String::new() } else { format!("-C {} ", root.display()) };
     context
         .printer
-        .note(&format!("\nNext: put a model into cluster.kdl, then `flock {go}validate` and `flock {go}plan`. Keep it in git: `git -C {} \
+        .note(&format!("\nNext: put a model into cluster.kdl, then `flock {go}validate`, `flock {go}lock` where a source is on the hub, and `flock {go}plan`. Keep it in git: `git -C {} \
              init`, `git -C {} add -A`, commit; plans name the commit.",
             root.display(),
             root.display()));

@@ -70,7 +70,7 @@ pub async fn run(context: &Context, args: &PlanArgs) -> Result<ExitCode, Failure
     let limits = context.limits(&args.selectors)?;
     let facts = match &args.inventory {
         Some(path) => context.read_inventory(path)?,
-        None => context.ask_nodes(&config.desired, None).await,
+        None => context.ask_to_plan(&config.desired).await,
     };
     context.check_limits(&limits, &config.desired, Some(&facts))?;
     let planned = context.plan(&config, &facts, &limits).await?;

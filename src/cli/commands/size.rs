@@ -10,17 +10,21 @@ use crate::cli::context::Context;
 use crate::cli::exit::ExitCode;
 use crate::cli::failure::Failure;
 use crate::cli::user;
+use crate::config::{Source, parse_source};
 use crate::edge::DiskWeights;
-use crate::ports::Weights;
+use crate::ports::{FilesError, Hub as _, Weights};
+use crate::reconcile::look_on_hub;
 use crate::report;
 use crate::sizing::{self, SizeRequest, SizingError};
+use crate::weights::Variant;
 
 /// Say what a model needs, and on what it fits.
 ///
 /// Read from the headers of its weights; the model is not loaded.
 #[derive(Debug, Args)]
 pub struct SizeArgs {
-    /// A GGUF file, or a folder with config.json and weights or their index
+    /// hf:owner/name[@revision][#file-or-quantisation], a GGUF file, or a folder with config.json and weights or their
+    /// index
     source: String,
     /// llama.cpp, vllm or sglang (default: what the format needs)
     #[arg(long)]
@@ -37,8 +41,8 @@ pub struct SizeArgs {
     /// Tensor-parallel ranks; for llama.cpp the accelerators that share the layers
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     tp: u32,
-    /// Pipeline stages
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1))]
+    /// Pipeline stages of whole layers, each over the ranks of --tp
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pp: u32,
     /// Judge against this: "24GiB", "2x24GiB" or a GPU's name (repeatable)
     #[arg(long = "accelerator", value_name = "A")]
@@ -55,13 +59,6 @@ pub struct SizeArgs {
 
 /// Runs the command.
 pub async fn run(context: &Context, args: &SizeArgs) -> Result<ExitCode, Failure> {
-    if args.source.starts_with("hf:") {
-        return Err(Failure::new(
-            ExitCode::Failure,
-            "hf: sources need the Hugging Face hub, which this version of flock does not read",
-        )
-        .hint("download config.json and the weights' index or headers, and name their folder"));
-    }
     let accelerators = args
         .accelerators
         .iter()
@@ -69,14 +66,13 @@ pub async fn run(context: &Context, args: &SizeArgs) -> Result<ExitCode, Failure
             sizing::parse_accelerator_request(text).map_err(|error| Failure::new(ExitCode::Usage, error.to_string()))
         })
         .collect::<Result<Vec<_>, _>>()?;
-    let path = absolute(args.source.strip_prefix("path:").unwrap_or(&args.source))?;
-    let found = DiskWeights::new().read(&path.to_string_lossy(), false).await?;
-    let variants: Vec<_> = found.into_iter().map(|found| found.variant).collect();
+    let mut variants = variants(context, &args.source).await?;
     if let Some(id) = args.variant.as_deref().filter(|id| !variants.iter().any(|variant| variant.id == **id)) {
         let known: Vec<&str> = variants.iter().map(|variant| variant.id.as_str()).collect();
         return Err(Failure::new(ExitCode::Usage, format!("there is no variant `{id}`"))
             .hint(format!("found: {}", known.join(", "))));
     }
+    variants.retain(|variant| args.variant.as_ref().is_none_or(|id| variant.id == *id));
     let request = SizeRequest {
         source: &args.source,
         engine: args.engine,
@@ -84,6 +80,7 @@ pub async fn run(context: &Context, args: &SizeArgs) -> Result<ExitCode, Failure
         concurrency: args.concurrency,
         kv_dtype: args.kv_dtype,
         tensor_parallel: args.tp,
+        pipeline_parallel: args.pp,
         variant: args.variant.as_deref(),
         accelerators: &accelerators,
     };
@@ -93,7 +90,32 @@ pub async fn run(context: &Context, args: &SizeArgs) -> Result<ExitCode, Failure
         Format::Text => context.printer.data(&report::size_text(&answer, args.explain, &context.style()))?,
     }
     let refused = answer.report.splits.refused.iter().any(|refused| refused.tp == args.tp);
-    Ok(if refused { ExitCode::Infeasible } else { ExitCode::Success })
+    Ok(if refused || answer.impossible { ExitCode::Infeasible } else { ExitCode::Success })
+}
+
+/// What a source holds. Of the hub, listing and headers are read.
+async fn variants(context: &Context, source: &str) -> Result<Vec<Variant>, Failure> {
+    if source.starts_with("hf:") {
+        let parsed = parse_source(source)
+            .map_err(|(text, hint)| Failure::new(ExitCode::Usage, format!("{source}: {text}")).hint(hint))?;
+        if let Source::Hub { repository, revision, selector } = parsed {
+            let hub = context.hub()?;
+            context.printer.note(&format!("reading {source} on {}", hub.endpoint()));
+            let found = look_on_hub(&hub, &repository, revision.as_deref(), selector.as_deref()).await?;
+            if !found.repository.repository.eq_ignore_ascii_case(&repository) {
+                context.printer.warning(&format!("{repository} is called {} now", found.repository.repository));
+            }
+            return Ok(found.variants);
+        }
+    }
+    let path = absolute(source.strip_prefix("path:").unwrap_or(source))?;
+    let found = DiskWeights::new().read(&path.to_string_lossy(), false).await.map_err(|error| match &error {
+        FilesError::Missing { .. } if parse_source(&format!("hf:{source}")).is_ok() => {
+            Failure::from(error).hint(format!("write hf:{source} for a repository of the hub"))
+        }
+        _ => Failure::from(error),
+    })?;
+    Ok(found.into_iter().map(|found| found.variant).collect())
 }
 
 fn sizing_failure(error: SizingError) -> Failure {

@@ -12,6 +12,7 @@ use crate::cli::failure::Failure;
 use crate::config::{CLUSTER_FILE, Loaded, MAX_FILE_BYTES, ids};
 use crate::plan::{self, Limits};
 use crate::ports::Repository as _;
+use crate::reconcile;
 use crate::report::{self, Fit, Validation};
 
 /// Check the config repository, without network.
@@ -78,7 +79,7 @@ pub async fn run(context: &Context, args: &ValidateArgs) -> Result<ExitCode, Fai
         if args.stdin { standard_input(context, args)? } else { repository(context, args)? };
     let (mut fit, mut unfit) = (None, Vec::new());
     if let Some(path) = &args.inventory {
-        (fit, unfit) = fitted(context, loaded, path, &mut diagnostics).await?;
+        (fit, unfit) = fitted(context, &tree, loaded, path, &mut diagnostics).await?;
     }
     let mut answer = Validation::of(&diagnostics);
     let warned = answer.warning_count > 0 || hidden.1;
@@ -187,15 +188,20 @@ fn within(context: &Context, path: &Path) -> Result<String, Failure> {
 /// the findings.
 async fn fitted(
     context: &Context,
+    tree: &Tree,
     loaded: Loaded,
     path: &Path,
     found: &mut Vec<Diagnostic>,
 ) -> Result<(Option<Fit>, Vec<Diagnostic>), Failure> {
     // Read first: a broken inventory is told whatever the config is.
     let facts = context.read_inventory(path)?;
-    let (Some(desired), Some(digest)) = (loaded.desired, loaded.config_digest) else { return Ok((None, Vec::new())) };
+    let (Some(desired), Some(digest), Ok(lock)) = (loaded.desired, loaded.config_digest, reconcile::read_lock(tree))
+    else {
+        return Ok((None, Vec::new()));
+    };
+    let digest = reconcile::digest_with_lock(&digest, &desired, &lock);
     let standing = context.repository().standing()?;
-    let config = Config { desired, digest, standing, warnings: Vec::new() };
+    let config = Config { desired, lock, digest, standing, warnings: Vec::new() };
     let limits = Limits::default();
     let planned = match context.try_plan(&config, &facts, &limits, &std::collections::BTreeSet::new()).await? {
         Ok(planned) => planned,
