@@ -19,192 +19,26 @@ use flock::inventory::{
     Response, raw_frame,
 };
 
+#[path = "agent/download.rs"]
+mod download;
+#[path = "agent/home.rs"]
+mod home;
 #[path = "agent/life.rs"]
 mod life;
+#[path = "agent/measured.rs"]
+mod measured;
+#[path = "support/ports.rs"]
+mod ports;
+#[path = "agent/store.rs"]
+mod store;
+#[allow(dead_code, reason = "each test binary uses its own part")]
+#[path = "support/hub.rs"]
+mod support;
+
+use home::*;
 
 const AGENT: &str = env!("CARGO_BIN_EXE_flock-agent");
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A home with its environment; ends everything that was started in it.
-struct Home {
-    folder: tempfile::TempDir,
-    environment: Vec<(String, String)>,
-}
-
-/// One connection.
-struct Link {
-    child: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
-}
-
-impl Home {
-    fn new() -> Self {
-        Self { folder: tempfile::tempdir().expect("a home"), environment: Vec::new() }
-    }
-
-    fn path(&self) -> &Path {
-        self.folder.path()
-    }
-
-    fn state(&self) -> PathBuf {
-        self.path().join(".local/share/flock/lab/ada-1")
-    }
-
-    fn connect(&self) -> Link {
-        let mut command = Command::new(AGENT);
-        command.args(["serve", "--cluster", "lab", "--node", "ada-1"]);
-        self.connect_by(command)
-    }
-
-    /// A connection to what a command starts.
-    fn connect_by(&self, mut command: Command) -> Link {
-        // The agent opens what it opens on the address that SSH came in on.
-        command
-            .env("HOME", self.path())
-            .env("SSH_CONNECTION", "127.0.0.1 50022 127.0.0.1 22")
-            .envs(self.environment.iter().cloned());
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the agent starts");
-        let (mut input, mut output) =
-            (child.stdin.take().expect("piped"), BufReader::new(child.stdout.take().expect("piped")));
-        assert!(skip_to_hello(&mut output).expect("read"));
-        writeln!(input, "a banner of a login shell\n{HELLO}").expect("written");
-        Link { child, input: Some(input), output }
-    }
-
-    fn ask(&self, request: Request) -> Response {
-        self.connect().ask(&request)
-    }
-
-    fn instances(&self) -> Vec<InstanceFacts> {
-        match self.ask(Request::Instances) {
-            Response::Instances { instances, .. } => instances,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn probe(&self) -> NodeFacts {
-        match self.ask(Request::Probe { engines: Vec::new(), weights_path: None, on_node: Vec::new() }) {
-            Response::Facts { node, .. } => *node,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn start(&self, spec: &InstanceSpec) {
-        let answer = self.ask(Request::Start { generation: 1, spec: Box::new(spec.clone()) });
-        assert!(matches!(answer, Response::Instances { .. }), "{answer:?}");
-    }
-
-    fn stop(&self, instance: &str, grace_ms: u64) -> Response {
-        self.ask(Request::Stop { generation: 1, instance: instance.into(), grace_ms, before_start: false })
-    }
-
-    /// The instance once `wanted` holds.
-    fn until(&self, what: &str, wanted: impl Fn(&InstanceFacts) -> bool) -> InstanceFacts {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let instances = self.instances();
-            if let Some(found) = instances.iter().find(|facts| wanted(facts)) {
-                return found.clone();
-            }
-            assert!(Instant::now() < until, "not in time: {what}: {instances:?}");
-            sleep(Duration::from_millis(50));
-        }
-    }
-
-    fn keeper_pid(&self) -> u32 {
-        let text = std::fs::read_to_string(self.state().join("keeper.json")).expect("a keeper");
-        let badge: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-        badge["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a pid")
-    }
-}
-
-impl Drop for Home {
-    fn drop(&mut self) {
-        if !self.state().exists() {
-            return;
-        }
-        for facts in self.instances() {
-            self.ask(Request::Stop {
-                generation: u64::MAX,
-                instance: facts.instance,
-                grace_ms: 0,
-                before_start: false,
-            });
-        }
-        self.ask(Request::Forget { generation: u64::MAX });
-    }
-}
-
-impl Link {
-    fn ask(&mut self, request: &Request) -> Response {
-        let input = self.input.as_mut().expect("open");
-        write_message(input, request).expect("sent");
-        read_message(&mut self.output).expect("a message").expect("an answer")
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        drop(self.input.take());
-        let status = self.child.wait().expect("ended");
-        if !std::thread::panicking() {
-            assert!(status.success() || status.code() == Some(1), "{status}");
-        }
-    }
-}
-
-/// An instance that runs a shell script.
-fn script(instance: &str, text: &str) -> InstanceSpec {
-    InstanceSpec {
-        instance: instance.into(),
-        specification: "sha256:1".into(),
-        model: "coder".into(),
-        replica: 0,
-        engine: EngineKind::LlamaCpp,
-        variant: "gguf:Q4_K_M".into(),
-        accelerators: Vec::new(),
-        argv: vec!["/bin/sh".into(), "-c".into(), text.into()],
-        env: BTreeMap::new(),
-        key_env: Some("ENGINE_KEY".into()),
-        port: 0,
-        port_alternates: Vec::new(),
-        internal_ports: Vec::new(),
-        served_name: "coder".into(),
-        weights: Vec::new(),
-        planned_bytes: Vec::new(),
-        planned_host_bytes: 0,
-        ready_timeout_ms: 60_000,
-        unresponsive_after_ms: 0,
-        container: None,
-    }
-}
-
-fn is_alive(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
-}
-
-fn kill(pid: u32) {
-    let status = Command::new("kill").args(["-9", &pid.to_string()]).status().expect("kill runs");
-    assert!(status.success());
-    let until = Instant::now() + PATIENCE;
-    while is_alive(pid) && Instant::now() < until {
-        sleep(Duration::from_millis(10));
-    }
-}
-
-fn pid_in(file: &Path) -> u32 {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        let text = std::fs::read_to_string(file).unwrap_or_default();
-        if let Some(pid) = text.strip_suffix('\n').and_then(|pid| pid.parse().ok()) {
-            return pid;
-        }
-        assert!(Instant::now() < until, "no pid in {}", file.display());
-        sleep(Duration::from_millis(20));
-    }
-}
 
 #[test]
 fn a_late_copy_of_a_stop_does_not_end_what_the_same_apply_started() {
@@ -359,8 +193,7 @@ fn what_gives_no_completion_in_time_is_not_ready() {
 #[test]
 fn a_port_found_taken_after_all_gives_way_without_a_failure() {
     let home = Home::new();
-    let free = || std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
-    let (first, second) = (free(), free());
+    let (first, second) = (ports::free_port(), ports::free_port());
     let text = "[ $P = $FIRST ] && { echo bind: Address already in use; exit 1; }; sleep 1000; sleep 1";
     let mut spec = InstanceSpec { port: first, port_alternates: vec![second], ..script("abab", text) };
     spec.env = BTreeMap::from([("P".into(), "{port}".into()), ("FIRST".into(), first.to_string())]);
@@ -625,7 +458,7 @@ fn a_real_engine_becomes_ready_and_keeps_its_port() {
     let home = Home::new();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("bound").port();
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
+    let free = ports::free_port();
     let arguments =
         ["--model", &model, "--host", "127.0.0.1", "--port", "{port}", "--ctx-size", "512", "--alias", "coder"];
     let spec = InstanceSpec {

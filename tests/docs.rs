@@ -15,8 +15,11 @@ const ALLOWED: &[&str] = &[ids::MISSING_FILE];
 fn every_kdl_block_is_accepted() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut seen = 0;
-    for name in ["README.md", "CHANGELOG.md", "docs/json.md", "docs/ssh.md"] {
-        let text = std::fs::read_to_string(root.join(name)).expect("the file is there");
+    let docs = std::fs::read_dir(root.join("docs")).expect("the folder is there");
+    let docs =
+        docs.map(|entry| entry.expect("listed").path()).filter(|path| path.extension().is_some_and(|e| e == "md"));
+    for path in [root.join("README.md"), root.join("CHANGELOG.md")].into_iter().chain(docs) {
+        let text = std::fs::read_to_string(&path).expect("the file is there");
         for block in text.split("```kdl\n").skip(1) {
             let block = block.split("```").next().unwrap_or_default();
             let whole =
@@ -28,7 +31,7 @@ fn every_kdl_block_is_accepted() {
                 .iter()
                 .filter(|finding| finding.severity == Severity::Error && !ALLOWED.contains(&finding.id))
                 .collect();
-            assert!(wrong.is_empty(), "{name}: {wrong:#?}\n{block}");
+            assert!(wrong.is_empty(), "{}: {wrong:#?}\n{block}", path.display());
             seen += 1;
         }
     }

@@ -162,6 +162,11 @@ fn inventories() {
 }
 
 #[test]
+fn locks() {
+    run("lock");
+}
+
+#[test]
 fn plan_files() {
     run("plan");
 }
@@ -184,6 +189,11 @@ fn ssh_configs() {
 #[test]
 fn renderings_of_findings() {
     run("findings");
+}
+
+#[test]
+fn logs_of_engines() {
+    run("engine_log");
 }
 
 #[test]

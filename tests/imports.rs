@@ -47,8 +47,10 @@ const OWNED: &[(&str, &str)] = &[
     ("russh", "edge/ssh"),
     ("gix", "edge/git"),
     ("hf_hub", "edge/hub"),
+    ("reqwest", "edge/hub"),
     ("rusqlite", "edge/store"),
     ("nvml_wrapper", "agent/"),
+    ("ureq", "agent/download"),
     ("kdl", "config/"),
 ];
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use flock::inventory::{Check, ContainerRef, Health};
 
+use super::ports::free_port;
 use super::*;
 
 const SLEEP: &str = "sleep 1000; sleep 1";
@@ -16,10 +17,6 @@ fn serve(program: &Path, node: &str) -> Command {
     let mut command = Command::new(program);
     command.args(["serve", "--cluster", "lab", "--node", node]);
     command
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port").local_addr().expect("bound").port()
 }
 
 fn badge(home: &Home) -> serde_json::Value {

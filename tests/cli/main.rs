@@ -3,6 +3,10 @@
 #![allow(clippy::disallowed_methods, reason = "tests read files, start processes and wait")]
 #![allow(clippy::print_stderr, reason = "tests say what they wait for")]
 
+#[path = "../support/headers.rs"]
+mod headers;
+#[path = "../support/published.rs"]
+mod published;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -10,7 +14,9 @@ mod bad_input;
 mod inventory;
 mod lab;
 mod language;
+mod lock;
 mod mistakes;
+mod sizes;
 mod usage;
 
 /// A config repository that is valid and small: one node, one engine, one model whose weights are elsewhere.

@@ -120,7 +120,7 @@ fn nodes_know_how_far_a_provider_is() {
     let again = repository.json(&["discover"]);
     assert_eq!(number(&egress(&again, "a", 22), "/rtt_us"), near("a"), "not measured again within a day");
     let shown = repository.flock(&["discover", "--no-measure"]);
-    shown.expect(0).expect_says("Providers (6)");
+    shown.expect(0).expect_says("Ways out (6)");
     // A provider that left the config is no longer shown, whatever the nodes remember.
     repository.write("cluster.kdl", lab.cluster(""));
     assert!(list(&repository.json(&["discover"]), "/egress").is_empty());

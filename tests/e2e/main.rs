@@ -5,15 +5,23 @@
 #![allow(clippy::disallowed_methods, reason = "tests read files, start processes and wait")]
 #![allow(clippy::print_stderr, reason = "tests say what they wait for")]
 
+#[path = "../support/headers.rs"]
+mod headers;
+#[path = "../support/published.rs"]
+mod published;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod calibration;
 mod canary;
 mod changes;
+mod choice;
 mod contention;
 mod drivers;
 mod first_apply;
+mod gc;
 mod healing;
+mod hub;
 mod links;
 mod odd_nodes;
 mod operate;

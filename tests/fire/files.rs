@@ -163,7 +163,7 @@ fn a_full_disk_is_said_and_survived() {
     let kept = world.lab.engines(HOST);
     in_shell(
         &world,
-        &format!("rm -rf /root/{WEIGHTS}/*/SmolLM2* /root/{WEIGHTS}/*/*.gguf /root/{WEIGHTS}/*/.flock-complete.json"),
+        &format!("cd /root/{WEIGHTS} && rm -rf */SmolLM2* */*.gguf */.flock-complete.json .flock-blobs .flock-users"),
     );
     world.desire(&[small.clone(), world.model("large", model(), "consumer", 512)]);
     let mut apply = world.repository.start(&["apply", "--yes"]);

@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use flock::agent::frames::{Frame, read_frame, read_message, skip_to_hello};
 use flock::agent::layout::Layout;
 use flock::agent::serve::serve;
-use flock::base::{Diagnostic, Digest, Place, Severity, Tree, TreeEntry, is_obeyed};
+use flock::base::{Diagnostic, Digest, EngineKind, Place, Severity, Tree, TreeEntry, is_obeyed};
 use flock::config::{self, Unformatted};
 use flock::edge::{AgentNode, Hello, SshEnvironment, known_host, ssh_way};
+use flock::engine::{DeviceMemory, read_memory};
 use flock::inventory::{
     FetchSpec, HELLO, Inventory, NodeFacts, Request, Response, json_frame, parse_inventory, raw_frame,
     refuse_control_characters,
@@ -22,7 +23,7 @@ use flock::placement::{self, Candidate, Candidates, Options, Origin};
 use flock::plan::{self, Limits, ObservedSpecs, Plan, PlanInput};
 use flock::ports::{ByteStream, Node as _, NodeError, Transport};
 use flock::report::{self, Amount, PlanView, Style};
-use flock::weights::{Inspect, Listing, Ranges, Variant, inspect};
+use flock::weights::{Inspect, Listing, Lock, Ranges, Variant, inspect};
 
 /// What takes any bytes.
 pub type Target = fn(&[u8]);
@@ -35,11 +36,13 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("agent", agent),
     ("controller", controller),
     ("inventory", inventory),
+    ("lock", lock),
     ("plan", plan_file),
     ("known_hosts", known_hosts),
     ("format", format),
     ("ssh_config", ssh_config),
     ("findings", findings),
+    ("engine_log", engine_log),
 ];
 
 /// Parts one input into several files.
@@ -266,14 +269,20 @@ fn below(mut request: Request, home: &Path) -> Option<Request> {
         }
         Request::FetchState { fetch } | Request::FetchDone { fetch } | Request::Put { fetch, .. } => {
             let FetchSpec { folder, .. } = fetch;
+            // The store is the folder above.
+            *folder = format!("store/{folder}");
             inside(folder);
         }
+        Request::Collect { weights_path, .. } => weights_path.iter_mut().for_each(inside),
         // What starts processes, or reaches out of the home.
         Request::Start { .. }
         | Request::Stop { .. }
         | Request::Supervise { .. }
         | Request::Forget { .. }
         | Request::Doctor { .. }
+        | Request::Download { .. }
+        | Request::Offer { .. }
+        | Request::Take { .. }
         | Request::MeasureListen { .. }
         | Request::MeasureConnect { .. }
         | Request::MeasureEndpoints { .. } => return None,
@@ -381,6 +390,7 @@ fn seen(inventory: &Inventory, specs: &ObservedSpecs) {
         let (placement, problem) = placement::place(&world.desired, inventory, &world.candidates, &Options::default());
         assert_eq!(placement::check(&problem, &placement), Vec::<String>::new());
         let made = plan::plan(&PlanInput {
+            hub: "https://hub.example",
             desired: &world.desired,
             config_digest: "d".to_owned(),
             commit: None,
@@ -419,6 +429,35 @@ fn inventory(data: &[u8]) {
             assert_eq!(parse_inventory(&text).as_ref(), Ok(&inventory), "what was read reads back alike");
             seen(&inventory, &ObservedSpecs::new());
         }
+    }
+}
+
+/// A flock.lock. What is read is what is written, and all of it can be sized.
+fn lock(data: &[u8]) {
+    match Lock::parse(&String::from_utf8_lossy(data)) {
+        Err(error) => {
+            assert!(error.line > 0 && error.column > 0, "{error:?}");
+            // A finding shows it so.
+            shown(&Diagnostic::error("FLK216", &Place::start_of("flock.lock"), error.message).message);
+        }
+        Ok(lock) => {
+            let text = lock.render();
+            assert_eq!(Lock::parse(&text).as_ref(), Ok(&lock), "what was read is written alike");
+            for variant in lock.models.values().flat_map(|model| &model.sources).flat_map(|source| &source.variants) {
+                variant.notes.iter().for_each(|note| shown(note));
+                sized(&variant.variant());
+            }
+        }
+    }
+}
+
+/// The beginning of an engine's log.
+fn engine_log(data: &[u8]) {
+    let log = String::from_utf8_lossy(data);
+    for kind in EngineKind::ALL {
+        let found = read_memory(*kind, &log);
+        assert!(found.devices.len() <= 64, "{} devices", found.devices.len());
+        let _ = found.devices.iter().chain(&found.host).filter_map(DeviceMemory::total).fold(0, u64::saturating_add);
     }
 }
 

@@ -8,6 +8,9 @@
 #                              /opt/NAME on every host, DIR/I/lab as /opt/lab on host I; --env goes into
 #                              its sessions
 #   hosts.sh DIR address I     its address (port 22)
+#   hosts.sh DIR server        an address of this machine that hosts reach and that is nobody's way to them
+#   hosts.sh DIR hide I | show I
+#                              makes the host find no way to that address, or find it again
 #   hosts.sh DIR run I COMMAND [ARGUMENT...]
 #                              runs a command inside, without SSH
 #   hosts.sh DIR pids I        process ids (this machine's), one a line, of all but the harness's own
@@ -121,6 +124,7 @@ prepare() {
 # outside, and the last unshare's end takes every process with it.
 boot() {
     local i=$1
+    # shellcheck disable=SC2016 # for the inner shell
     ip netns exec "$(space "$i")" unshare --mount --uts --pid --fork --mount-proc --kill-child=SIGKILL --propagation private \
         bash -c '
             set -e
@@ -188,6 +192,7 @@ up() {
     : >"$dir/ssh_config"
     ip link add "$bridge" type bridge
     ip addr add "$subnet.1/24" dev "$bridge"
+    ip addr add "$subnet.2/24" dev "$bridge"
     ip link set "$bridge" up
     for i in $(seq "$count"); do prepare "$i"; done
     [ -z "${SUDO_UID:-}" ] || chown "$SUDO_UID" "$dir"/{id_ed25519,id_ed25519.pub,known_hosts,ssh_config} "$dir"/*/lab
@@ -326,6 +331,9 @@ case ${1:-} in
 up) shift; up "$@" ;;
 down) down ;;
 address) address "${2:?host}" ;;
+server) echo "$subnet.2" ;;
+hide) ip -n "$(space "${2:?host}")" route add unreachable "$subnet.2/32" ;;
+show) ip -n "$(space "${2:?host}")" route del unreachable "$subnet.2/32" ;;
 run) shift; inside "$@" ;;
 pids) pids "${2:?host}" ;;
 processes) processes "${2:?host}" ;;

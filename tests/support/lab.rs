@@ -179,6 +179,16 @@ impl Lab {
         self.script(&["address", &self.number(host)]).expect(0).stdout.trim().to_owned()
     }
 
+    /// An address of this machine that hosts reach, and that a server can listen on.
+    pub fn server(&self) -> String {
+        self.script(&["server"]).expect(0).stdout.trim().to_owned()
+    }
+
+    /// Makes a host find no way to that address; all other ways stay.
+    pub fn hide_server(&self, host: &str) {
+        self.script(&["hide", &self.number(host)]).expect(0);
+    }
+
     /// Runs a command inside a host, without SSH.
     pub fn run(&self, host: &str, command: &[&str]) -> Outcome {
         self.script(&[&["run", &self.number(host)], command].concat())

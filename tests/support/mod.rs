@@ -1,9 +1,11 @@
 //! What the end-to-end and command-line tests share: a config repository of their own, the `flock` binary
-//! run on it with a deadline, and polling. `lab` adds real SSH hosts.
+//! run on it with a deadline, and polling. `lab` adds real SSH hosts, `hub` a stand-in hub.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod hub;
 #[cfg(feature = "agent")]
 pub mod lab;
+pub mod weights;
 
 use std::fmt;
 use std::io::Read;
