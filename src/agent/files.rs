@@ -263,10 +263,19 @@ mod tests {
     #[test]
     fn a_full_disk_is_said_as_one_and_nothing_else_is() {
         let folder = tempfile::tempdir().expect("a folder");
-        let failed = |kind: io::ErrorKind| write_failed(folder.path(), 77, kind.into());
-        for kind in [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded] {
-            assert!(matches!(failed(kind), AgentError::Refused(Refusal::Disk { needed_bytes: 77, .. })), "{kind}");
-        }
+        let path = folder.path().join("big.gguf.part");
+        let failed = |kind: io::ErrorKind| write_failed(&path, 1 << 20, kind.into());
+        let refused = |kind| match failed(kind) {
+            AgentError::Refused(Refusal::Disk { path, needed_bytes, .. }) => (path, needed_bytes),
+            other => panic!("{other}"),
+        };
+        let shown = folder.path().display().to_string();
+        assert_eq!(refused(io::ErrorKind::StorageFull), (shown, 1 << 20));
+        // What is there has its room already.
+        fs::write(&path, vec![1; 256 << 10]).expect("written");
+        File::open(&path).and_then(|file| file.sync_all()).expect("on the disk");
+        let left = refused(io::ErrorKind::QuotaExceeded).1;
+        assert!((700 << 10..=768 << 10).contains(&left), "{left}");
         assert!(matches!(failed(io::ErrorKind::PermissionDenied), AgentError::File { .. }));
     }
 
