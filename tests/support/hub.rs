@@ -38,6 +38,8 @@ pub struct StandInHub {
 /// A request that it got.
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 pub struct HubRequest {
+    /// When it came, Unix seconds in whole milliseconds.
+    pub time: f64,
     /// `hub` or `cdn`.
     pub server: String,
     /// GET, HEAD, POST.
