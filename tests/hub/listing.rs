@@ -55,11 +55,13 @@ async fn refusals_are_told_apart() {
     let (nobody, bob, ada) = (client(&hub), client_as(&hub, "hf_bob"), client_as(&hub, "hf_ada"));
     let wrong = client_as(&hub, "stale");
     let unauthorized = |what: &str, sent| HubError::Unauthorized { what: what.to_owned(), sent };
-    let forbidden = |what: &str, name: &str| HubError::Forbidden {
+    let no_access = |what: &str, name: &str, sent| HubError::Forbidden {
         what: what.to_owned(),
-        sent: true,
+        sent,
         page: format!("{}/{name}", hub.endpoint()),
     };
+    let forbidden = |what: &str, name: &str| no_access(what, name, true);
+    let unsent = |what: &str, name: &str| no_access(what, name, false);
     let missing = |name: &str| HubError::NoRepository { repository: name.to_owned() };
 
     assert_eq!(refused(nobody.repository("ada/missing", None).await), unauthorized("ada/missing", false));
@@ -73,12 +75,12 @@ async fn refusals_are_told_apart() {
     let commit = nobody.repository("ada/gated", None).await.expect("listed").commit;
     for name in ["config.json", "model.gguf"] {
         let what = format!("ada/gated/{name}");
-        assert_eq!(refused(nobody.read("ada/gated", &commit, name, 0, 4).await), unauthorized(&what, false));
+        assert_eq!(refused(nobody.read("ada/gated", &commit, name, 0, 4).await), unsent(&what, "ada/gated"));
         assert_eq!(refused(bob.read("ada/gated", &commit, name, 0, 4).await), forbidden(&what, "ada/gated"));
         assert!(bob.open("ada/gated", &commit, name, 0).await.is_err());
         assert!(!ada.read("ada/gated", &commit, name, 0, 4).await.expect("read").is_empty());
     }
-    assert_eq!(refused(nobody.repository("ada/hidden", None).await), unauthorized("ada/hidden", false));
+    assert_eq!(refused(nobody.repository("ada/hidden", None).await), unsent("ada/hidden", "ada/hidden"));
     assert_eq!(refused(bob.repository("ada/hidden", None).await), forbidden("ada/hidden", "ada/hidden"));
     assert!(ada.repository("ada/hidden", None).await.is_ok());
     assert_eq!(
