@@ -149,7 +149,7 @@ fn piece(path: &Path, offset: u64, length: u64) -> std::io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::weights::GgufWriter;
+    use crate::weights::one_layer_gguf;
 
     #[test]
     fn shards_are_told_by_their_names() {
@@ -161,18 +161,7 @@ mod tests {
     #[test]
     fn a_file_and_its_folder_are_read_by_their_headers() {
         let home = tempfile::tempdir().expect("a folder");
-        let (header, size) = GgufWriter::new("llama")
-            .number("llama.block_count", 1)
-            .number("llama.context_length", 8192)
-            .number("llama.embedding_length", 256)
-            .number("llama.feed_forward_length", 512)
-            .number("llama.attention.head_count", 4)
-            .number("llama.attention.head_count_kv", 2)
-            .number("general.file_type", 15)
-            .tensor("token_embd.weight", &[256, 1000], 14)
-            .tensor("output_norm.weight", &[256], 0)
-            .tensor("blk.0.attn_q.weight", &[256, 256], 12)
-            .finish();
+        let (header, size) = one_layer_gguf();
         fs::create_dir(home.path().join("m")).expect("made");
         let path = home.path().join("m/tiny.gguf");
         fs::write(&path, header).expect("written");

@@ -1,4 +1,5 @@
-//! Scenarios: what a plan holds, step by step.
+//! Scenarios: what a plan holds, step by step. In one file, because each is read against the others: the same small
+//! world, one fact changed.
 
 use std::collections::BTreeSet;
 

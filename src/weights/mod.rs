@@ -47,4 +47,4 @@ pub use select::{narrow, select};
 pub use variant::*;
 
 #[cfg(test)]
-pub(crate) use samples::{GgufWriter, SafetensorsWriter, inspect_memory};
+pub(crate) use samples::{GgufWriter, SafetensorsWriter, inspect_memory, one_layer_gguf};

@@ -172,3 +172,19 @@ pub(crate) fn inspect_memory(files: &[(&str, Vec<u8>, u64)]) -> Result<Vec<Varia
     }
     panic!("inspect asks without end");
 }
+
+/// The header of a GGUF file of one layer, and the bytes of the whole file.
+pub(crate) fn one_layer_gguf() -> (Vec<u8>, u64) {
+    GgufWriter::new("llama")
+        .number("llama.block_count", 1)
+        .number("llama.context_length", 8192)
+        .number("llama.embedding_length", 256)
+        .number("llama.feed_forward_length", 512)
+        .number("llama.attention.head_count", 4)
+        .number("llama.attention.head_count_kv", 2)
+        .number("general.file_type", 15)
+        .tensor("token_embd.weight", &[256, 1000], 14)
+        .tensor("output_norm.weight", &[256], 0)
+        .tensor("blk.0.attn_q.weight", &[256, 256], 12)
+        .finish()
+}

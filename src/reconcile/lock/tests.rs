@@ -11,7 +11,7 @@ use super::*;
 use crate::base::{Secret, Tree, TreeEntry};
 use crate::config;
 use crate::ports::{HubError, HubFile, HubRepository};
-use crate::weights::{GgufWriter, SafetensorsWriter, Tensors};
+use crate::weights::{SafetensorsWriter, Tensors, one_layer_gguf};
 
 /// Files by name: their first bytes, and how many there are in all.
 type Files = BTreeMap<String, (Vec<u8>, u64)>;
@@ -280,28 +280,12 @@ async fn a_lock_brings_no_weights_that_the_config_does_not_name() {
     assert_eq!(again.models["m"].sources[0].commit, "c".repeat(40));
 }
 
-/// A GGUF file of one layer.
-fn gguf() -> (Vec<u8>, u64) {
-    GgufWriter::new("llama")
-        .number("llama.block_count", 1)
-        .number("llama.context_length", 8192)
-        .number("llama.embedding_length", 256)
-        .number("llama.feed_forward_length", 512)
-        .number("llama.attention.head_count", 4)
-        .number("llama.attention.head_count_kv", 2)
-        .number("general.file_type", 15)
-        .tensor("token_embd.weight", &[256, 1000], 14)
-        .tensor("output_norm.weight", &[256], 0)
-        .tensor("blk.0.attn_q.weight", &[256, 256], 12)
-        .finish()
-}
-
 #[tokio::test]
 async fn a_file_keeps_its_id_whatever_comes_beside_it() {
     let hub_with = |names: &[&str]| {
         let mut hub = MemoryHub::default();
         let files = names.iter().map(|name| {
-            let (bytes, size) = gguf();
+            let (bytes, size) = one_layer_gguf();
             (*name, bytes, size)
         });
         hub.add("acme/gguf", files.collect());
