@@ -60,7 +60,8 @@ static OBJECTIVE: NodeSpec = NodeSpec::new("objective", "weights of the last pla
     .children(&[&QUALITY, &LATENCY, &LOCALITY, &COST, &STABILITY, &BALANCE]);
 const WEIGHT: &[super::schema::Argument] = &[arg("weight", Type::Whole(0, 1_000_000))];
 static QUALITY: NodeSpec = NodeSpec::new("quality", "quality of the chosen variants").args(WEIGHT).default("100");
-static LATENCY: NodeSpec = NodeSpec::new("latency", "predicted speed").args(WEIGHT).default("40");
+static LATENCY: NodeSpec =
+    NodeSpec::new("latency", "predicted speed, and traffic over measured ways").args(WEIGHT).default("40");
 static LOCALITY: NodeSpec = NodeSpec::new("locality", "bytes to fetch").args(WEIGHT).default("20");
 static COST: NodeSpec = NodeSpec::new("cost", "money").args(WEIGHT).default("10");
 static STABILITY: NodeSpec = NodeSpec::new("stability", "restarts and moves").args(WEIGHT).default("60");
@@ -76,10 +77,9 @@ static WEBHOOK: NodeSpec = NodeSpec::new("webhook", "calls that trigger a tick")
     .many();
 static WEBHOOK_SECRET: NodeSpec = NodeSpec::new("secret", "key that signs the calls").props(SECRET).required();
 static GROUP: NodeSpec =
-    NodeSpec::new("group", "people by name").args(&[arg("name", Type::Name)]).children(&[&MEMBER]).many().later();
+    NodeSpec::new("group", "people by name").args(&[arg("name", Type::Name)]).children(&[&MEMBER]).many();
 static MEMBER: NodeSpec = NodeSpec::new("member", "one person or several").args(&[rest("person", Type::Text)]).many();
-static CURRENCY: NodeSpec =
-    NodeSpec::new("currency", "the currency of all prices").args(&[arg("code", Type::Text)]).later();
+static CURRENCY: NodeSpec = NodeSpec::new("currency", "the currency of all prices").args(&[arg("code", Type::Text)]);
 static SOURCE: NodeSpec = NodeSpec::new("source", "the git repository that the controller follows")
     .props(&[
         prop("git", Type::Text, "address of the repository").required(),
@@ -114,7 +114,7 @@ pub(super) static CLUSTER: NodeSpec = NodeSpec::new("cluster", "the cluster: wha
     ])
     .required();
 
-/// Words of the cluster block that act with later versions.
+/// Further words of the cluster block. Groups and the currency act; the others do with later versions.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct ClusterExtras {
     /// The HTTP front door.

@@ -106,7 +106,13 @@ impl<'a> Context<'a> {
         if let Some((word, place)) = shown {
             diagnostic = diagnostic.related(place, format!("`{word}` is declared here"));
         } else if let Some((_, place)) = self.names.of("cluster").first() {
-            diagnostic = diagnostic.related(place, format!("no file of this cluster declares a {kind}"));
+            diagnostic = diagnostic.related(
+                place,
+                format!(
+                    "no file of this cluster declares {} {kind}",
+                    if kind.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" }
+                ),
+            );
         }
         self.found.push(diagnostic);
         false

@@ -43,7 +43,7 @@ pub struct Cluster {
     pub reserve: Reserve,
     /// Weights of the last placement tier.
     pub objective: Objective,
-    /// What is accepted and acts with later versions: gateway, http, groups, source, notify.
+    /// Groups and the currency; and what acts with later versions: gateway, http, source, notify, telemetry.
     pub extras: super::ClusterExtras,
 }
 
@@ -117,7 +117,7 @@ pub struct Node {
     pub hold: Option<Spanned<String>>,
     /// Ports for instances, inclusive (20000-20999).
     pub ports: (u16, u16),
-    /// Environment, and what is accepted and acts with later versions: price, spot, site, owner.
+    /// Environment, price, spot, site, owner.
     pub extras: super::NodeExtras,
 }
 
@@ -220,7 +220,7 @@ pub struct Model {
     pub arguments: Vec<Spanned<(String, Option<String>)>>,
     /// Environment of its engine.
     pub env: BTreeMap<String, String>,
-    /// Parts, adapters, listen, rollout, labels and the like: accepted, acting with later versions.
+    /// Parts, labels and the owner; and what acts with later versions: adapters, listen, rollout and the like.
     pub extras: super::ModelExtras,
 }
 
@@ -275,6 +275,7 @@ pub struct LabelIs {
 impl Desired {
     /// The place of a model's declaration.
     pub fn model_place(&self, model: &str) -> Option<&Place> {
-        self.models.get(model).map(|m| &m.name.place)
+        let provided = || self.provider_models.get(model).map(|m| &m.name.place);
+        self.models.get(model).map(|m| &m.name.place).or_else(provided)
     }
 }

@@ -115,9 +115,11 @@ ids! {
         "A condition compares fields of the model and the node: `model.gated && node.labels.tier == 'cloud'`. It has `&&`, `||`, `!`, parentheses, `==`, `!=` and `in ('a', 'b')`; texts stand in single quotes. The fields are model.name, model.owner, model.priority, model.engine, model.gated, model.labels.NAME, node.name, node.owner, node.site, node.spot and node.labels.NAME.";
     BAD_ZONE = "FLK151", "time zone not known",
         "A time zone is a name of the IANA database, such as \"Europe/Zurich\" or \"UTC\". Abbreviations such as CEST and offsets such as +02:00 do not say when daylight saving begins.";
+    NO_CHANGE = "FLK152", "nothing is changed",
+        "A file for `flock plan --what-if` says what would be otherwise: `add node \"x\" like=\"ada-1\"`, `drop node \"a100\"`, `add model \"judge\" { … }` as in cluster.kdl. This one says nothing.";
 
-    LABEL_NOWHERE = "FLK188", "label that no node has",
-        "`place` asks for a label, or a value of it, that no node of the config has: a `require` then leaves the model without a place, `prefer` and `spread` have no effect.";
+    LABEL_NOWHERE = "FLK188", "label or name that nothing has",
+        "`place` asks for a label, or a value of it, that no node of the config has: a `require` then leaves the model without a place, `prefer` and `spread` have no effect. Or a `deny` or `quota` compares with a name, a label or a value that no model or node of the config has: that comparison is never true.";
     SAME_MACHINE = "FLK189", "two nodes are one machine",
         "Two nodes have the same address, port and jump host. Their accelerators would be counted twice.";
     NOT_ENFORCED = "FLK190", "accepted and not yet enforced",

@@ -195,7 +195,7 @@ fn included(entry: &Entry, cx: &mut Context<'_>) -> Vec<String> {
 }
 
 /// The nodes of one word in all files, in order of file and line.
-fn all<'n>(files: &'n BTreeMap<String, Vec<Node>>, word: &'static str) -> impl Iterator<Item = &'n Node> {
+pub(super) fn all<'n>(files: &'n BTreeMap<String, Vec<Node>>, word: &'static str) -> impl Iterator<Item = &'n Node> {
     files.values().flatten().filter(move |node| node.word() == word).inspect(|node| node.read.set(true))
 }
 
@@ -277,6 +277,7 @@ pub(super) fn resolve(files: &BTreeMap<String, Vec<Node>>, cx: &mut Context<'_>)
     }
     policy::finish(&mut policies, cx);
     place_labels::check(&models, &nodes, cx);
+    place_labels::Everything { models: &models, provided: &provider_models, nodes: &nodes }.check(&policies, cx);
     Some(Desired {
         cluster: cluster?,
         nodes,
@@ -313,7 +314,7 @@ fn same_machine(nodes: &BTreeMap<String, super::Node>, cx: &mut Context<'_>) {
 }
 
 /// The one cluster block.
-fn cluster_block<'n>(files: &'n BTreeMap<String, Vec<Node>>, cx: &mut Context<'_>) -> Option<&'n Node> {
+pub(super) fn cluster_block<'n>(files: &'n BTreeMap<String, Vec<Node>>, cx: &mut Context<'_>) -> Option<&'n Node> {
     let mut blocks = all(files, "cluster");
     let Some(first) = blocks.next() else {
         let file = if files.contains_key(CLUSTER_FILE) {

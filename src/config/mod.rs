@@ -39,6 +39,7 @@ mod syntax;
 mod template;
 mod tool;
 mod values;
+mod what_if;
 mod workflow;
 
 #[cfg(test)]
@@ -63,4 +64,5 @@ pub use source::parse_source;
 pub use syntax::{MAX_DEPTH, MAX_FILE_BYTES};
 pub use tool::{Tool, ToolServer};
 pub use values::{Date, Days, Money, RequestRate, Share, TimeOfDay};
+pub use what_if::{AddedNode, Alteration, WhatIf, what_if};
 pub use workflow::{Action, ForEach, Input, InputKind, Repeat, Step, Traffic, Wait, Workflow};

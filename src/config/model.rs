@@ -16,7 +16,7 @@ use crate::base::{Dtype, EngineKind, Quality, Spanned};
 const PROVIDER_WORDS: &[&str] =
     &["provider", "max-latency", "context", "concurrency", "priority", "label", "owner", "expires"];
 
-/// Words of a model that act with later versions.
+/// Further words of a model. Placement acts on the first two, labels and owner; the others act with later versions.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct ModelExtras {
     /// Whose quantisations are trusted.
@@ -184,7 +184,7 @@ fn provided(words: &Words<'_>, provider: &Node, cx: &mut Context<'_>) -> Option<
         name: name?,
         provider: reference?,
         model: provider.prop("name")?.spanned()?,
-        max_latency: words.arg("max-latency").and_then(|entry| entry.get(values::duration)),
+        max_latency: positive(words.arg("max-latency").and_then(|entry| entry.get(values::duration)), cx),
         context: words.arg("context").and_then(Entry::whole),
         concurrency: words.arg("concurrency").and_then(Entry::whole),
         priority,
@@ -192,6 +192,22 @@ fn provided(words: &Words<'_>, provider: &Node, cx: &mut Context<'_>) -> Option<
         owner: words.arg("owner").and_then(Entry::spanned),
         expires: words.arg("expires").and_then(|entry| entry.get(values::date)),
     })
+}
+
+/// A longest way, which is more than none.
+pub(super) fn positive(
+    latency: Option<Spanned<std::time::Duration>>,
+    cx: &mut Context<'_>,
+) -> Option<Spanned<std::time::Duration>> {
+    if let Some(latency) = latency.as_ref().filter(|latency| latency.value.is_zero()) {
+        cx.error(
+            ids::OUT_OF_RANGE,
+            &latency.place,
+            "`max-latency` of 0 allows no way",
+            "write the longest way, such as \"20ms\"",
+        );
+    }
+    latency
 }
 
 fn local(words: &Words<'_>, cx: &mut Context<'_>) -> Option<Model> {
@@ -239,6 +255,12 @@ fn local(words: &Words<'_>, cx: &mut Context<'_>) -> Option<Model> {
     let replicas = words.child("replicas").map_or(Replicas { min: 1, max: 1 }, |node| replicas(node, cx));
     let priority = cx.priority(words.arg("priority").and_then(Entry::spanned));
     let place = words.child("place").map(|node| place(node, cx)).unwrap_or_default();
+    if let Some(own) = &name
+        && let Some(itself) = place.near.iter().find(|near| near.value == own.value)
+    {
+        let hint = "its replicas: `pack` keeps them together, `spread` apart";
+        cx.error(ids::CONTRADICTION, &itself.place, format!("`{}` near itself", own.value), hint);
+    }
     let extras = extras(words, cx);
     let env = context::env(words.all("env").into_iter(), cx);
     let name = name?;

@@ -54,14 +54,13 @@ static PREFER: NodeSpec = NodeSpec::new("prefer", "rather on nodes with this lab
 static SPREAD: NodeSpec =
     NodeSpec::new("spread", "replicas apart from each other")
         .props(&[prop("by", Type::Name, "`node`, or a label").required()]);
-static PACK: NodeSpec = NodeSpec::new("pack", "on few nodes").later();
+static PACK: NodeSpec = NodeSpec::new("pack", "on few nodes");
 static NEAR: NodeSpec = NodeSpec::new("near", "close to an agent's model, or to a model")
     .props(&[prop("agent", Type::Name, "that agent"), prop("model", Type::Name, "that model")])
-    .many()
-    .later();
+    .many();
 static ALLOW: NodeSpec = NodeSpec::new("allow", "what is only done where it is allowed").props(&[
     prop("cpu", Type::Bool, "run on the CPU alone").default("#false"),
-    prop("offload", Type::Bool, "keep some layers in host memory").default("#false").later(),
+    prop("offload", Type::Bool, "keep some layers in host memory, with llama.cpp").default("#false"),
 ]);
 static ARGUMENT: NodeSpec = NodeSpec::new("argument", "a further engine argument")
     .args(&[arg("flag", Type::Text), optional("value", Type::Scalar)])
@@ -71,8 +70,12 @@ static ENV: NodeSpec = NodeSpec::new("env", "environment of its engine")
     .many();
 static WEIGHTS_FROM: NodeSpec =
     NodeSpec::new("weights-from", "whose quantisations are trusted").args(&[rest("owner", Type::Name)]);
-static PART: NodeSpec =
-    NodeSpec::new("part", "parts that may be placed apart").args(&[rest("name", Type::Name)]).many().later();
+static PART: NodeSpec = NodeSpec::new(
+    "part",
+    "parts of a vision-language model that may be placed apart; with llama.cpp, `vision` loads the projector",
+)
+.args(&[rest("name", Type::Word(&["vision", "language"]))])
+.many();
 static ADAPTER: NodeSpec =
     NodeSpec::new("adapter", "weights that are added").args(&[arg("source", Type::Source)]).many().later();
 static LISTEN: NodeSpec =
@@ -82,11 +85,9 @@ static ROLLOUT: NodeSpec =
 static ON_DRIFT: NodeSpec = NodeSpec::new("on-drift", "what is done about drift")
     .args(&[arg("what", Type::Word(&["correct", "report"]))])
     .later();
-static LABEL: NodeSpec = NodeSpec::new("label", "a fact about it")
-    .args(&[arg("name", Type::Name), arg("value", Type::Scalar)])
-    .many()
-    .later();
-static OWNER: NodeSpec = NodeSpec::new("owner", "whose it is").args(&[arg("name", Type::Text)]).later();
+static LABEL: NodeSpec =
+    NodeSpec::new("label", "a fact about it").args(&[arg("name", Type::Name), arg("value", Type::Scalar)]).many();
+static OWNER: NodeSpec = NodeSpec::new("owner", "whose it is").args(&[arg("name", Type::Text)]);
 static EXPIRES: NodeSpec = NodeSpec::new("expires", "until when it is wanted").args(&[arg("date", Type::Date)]).later();
 static IDLE_STOP: NodeSpec =
     NodeSpec::new("idle-stop", "stopped after no request for this long").args(&[arg("time", Type::Duration)]).later();

@@ -18,7 +18,7 @@ const MAX_RANGE: u64 = 1024;
 const PORTS: (u16, u16) = (20_000, 20_999);
 
 const LABEL_ARGS: &[super::schema::Argument] = &[arg("name", Type::Name), arg("value", Type::Scalar)];
-static LABEL: NodeSpec =
+pub(super) static LABEL: NodeSpec =
     NodeSpec::new("label", "a fact that `require`, `prefer` and selections name").args(LABEL_ARGS).many();
 static ADDRESS: NodeSpec = NodeSpec::new("address", "host name or address").args(&[arg("host", Type::Host)]);
 static SSH: NodeSpec = NodeSpec::new("ssh", "how this node is reached").props(SSH_PROPERTIES).children(&[&IDENTITY]);
@@ -33,9 +33,10 @@ const SSH_PROPERTIES: &[Property] = &[
     prop("trust-on-first-use", Type::Bool, "record an unknown host key once; a changed one is refused")
         .default("the cluster's"),
 ];
-static PRICE: NodeSpec = NodeSpec::new("price", "what an hour costs").args(&[arg("price", Type::HourlyPrice)]).later();
-static SPOT: NodeSpec = NodeSpec::new("spot", "may be taken away at any time").later();
-static SITE: NodeSpec = NodeSpec::new("site", "where it stands").args(&[arg("name", Type::Name)]).later();
+pub(super) static PRICE: NodeSpec =
+    NodeSpec::new("price", "what an hour costs").args(&[arg("price", Type::HourlyPrice)]);
+pub(super) static SPOT: NodeSpec = NodeSpec::new("spot", "may be taken away at any time");
+pub(super) static SITE: NodeSpec = NodeSpec::new("site", "where it stands").args(&[arg("name", Type::Name)]);
 static WEIGHTS: NodeSpec = NodeSpec::new("weights", "where weights lie")
     .default("~/.local/share/flock/weights")
     .props(&[prop("path", Type::Path, "folder on the node").required()]);
@@ -45,7 +46,7 @@ static PORTS_SPEC: NodeSpec =
 static ENV: NodeSpec = NodeSpec::new("env", "environment of everything that runs there")
     .args(&[arg("name", Type::EnvName), arg("value", Type::Scalar)])
     .many();
-static OWNER: NodeSpec = NodeSpec::new("owner", "whose it is").args(&[arg("name", Type::Text)]).later();
+static OWNER: NodeSpec = NodeSpec::new("owner", "whose it is").args(&[arg("name", Type::Text)]);
 
 /// `node`.
 pub(super) static NODE: NodeSpec = NodeSpec::new("node", "a machine that can host models")
@@ -57,7 +58,7 @@ pub(super) static NODE: NodeSpec = NodeSpec::new("node", "a machine that can hos
     .children(&[&ADDRESS, &LABEL, &RESERVE, &SSH, &PRICE, &SPOT, &SITE, &WEIGHTS, &HOLD, &PORTS_SPEC, &ENV, &OWNER])
     .many();
 
-/// Words of a node that act with later versions.
+/// Further words of a node.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct NodeExtras {
     /// What an hour costs.

@@ -17,7 +17,7 @@ const MODEL: &str = "write `source` in the model's block";
 const NAME: &str = "the instance is served under the name of its model";
 const NODES: &str = "an instance runs on one node; `replicas` asks for more of them";
 const OTHER: &str = "remove it: flock could no longer run or observe the instance as planned";
-const PARTS: &str = "it follows from the model's files";
+const PARTS: &str = "write `part \"vision\"` in the model's block; the file is that beside the weights";
 const QUALITY: &str = "write `quality min=…` or `variant` lines in the model's block";
 
 /// Hints for flags of any engine; all others get [`OTHER`].
@@ -56,7 +56,10 @@ const HINTS: &[(&str, &[&str])] = &[
         "-dp", "--dp-size", "--data-parallel-size", "--nnodes", "--node-rank", "--master-addr", "--master-port",
         "--dist-init-addr", "--distributed-executor-backend", "--headless", "--api-server-count",
     ]),
-    (PARTS, &["-mm", "--mmproj"]),
+    (PARTS, &[
+        "-mm", "--mmproj", "-mmu", "--mmproj-url", "--mmproj-auto", "--no-mmproj", "--no-mmproj-auto",
+        "--mmproj-offload", "--no-mmproj-offload", "-mmdev", "--mmproj-device",
+    ]),
     (QUALITY, &["--dtype", "--quantization", "-q"]),
 ];
 

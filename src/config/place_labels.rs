@@ -1,9 +1,11 @@
-//! Labels that `place` asks for and no node has: such a model finds no place, or a wish has no effect.
+//! Labels, names and values that `place` and policies ask for and nothing has: a model finds no place, a wish or a
+//! policy has no effect.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::condition::{Condition, Field};
 use super::context::Context;
-use super::{LabelIs, Model, Node, ids, names};
+use super::{LabelIs, Model, Node, Policies, ProviderModel, ids, names};
 use crate::base::{Diagnostic, Place};
 
 /// Warns of every `require`, `prefer` and `spread` that no node of the config can meet.
@@ -58,4 +60,131 @@ fn near(label: &str, nodes: &BTreeMap<String, Node>) -> String {
     } else {
         names::did_you_mean(label, &known)
     }
+}
+
+/// What policies can speak of.
+pub(super) struct Everything<'a> {
+    pub models: &'a BTreeMap<String, Model>,
+    pub provided: &'a BTreeMap<String, ProviderModel>,
+    pub nodes: &'a BTreeMap<String, Node>,
+}
+
+impl Everything<'_> {
+    /// Names of the labels that some model, or some node, has.
+    fn labels(&self, of_models: bool) -> BTreeSet<&str> {
+        let models = self.models.values().map(|model| &model.extras.labels);
+        let nodes = self.nodes.values().map(|node| &node.labels);
+        let all: Vec<&BTreeMap<String, String>> = if of_models { models.collect() } else { nodes.collect() };
+        all.into_iter().flat_map(|labels| labels.keys()).map(String::as_str).collect()
+    }
+
+    /// The values that a field has somewhere; `None` where any may occur, or nobody has declared what could have one.
+    fn values(&self, field: &Field) -> Option<BTreeSet<&str>> {
+        let models = || self.models.values();
+        let nodes = || self.nodes.values();
+        let of_models = !self.models.is_empty();
+        let of_nodes = !self.nodes.is_empty();
+        match field {
+            Field::ModelName if of_models => {
+                Some(self.models.keys().chain(self.provided.keys()).map(String::as_str).collect())
+            }
+            Field::ModelLabel(name) if of_models => {
+                Some(models().filter_map(|model| model.extras.labels.get(name)).map(String::as_str).collect())
+            }
+            Field::NodeName if of_nodes => Some(self.nodes.keys().map(String::as_str).collect()),
+            Field::NodeLabel(name) if of_nodes => {
+                Some(nodes().filter_map(|node| node.labels.get(name)).map(String::as_str).collect())
+            }
+            Field::NodeSite if of_nodes => {
+                Some(nodes().filter_map(|node| node.extras.site.as_ref()).map(|site| site.value.as_str()).collect())
+            }
+            Field::NodeOwner if of_nodes => {
+                Some(nodes().filter_map(|node| node.extras.owner.as_ref()).map(|owner| owner.value.as_str()).collect())
+            }
+            Field::ModelOwner if of_models => Some(
+                models().filter_map(|model| model.extras.owner.as_ref()).map(|owner| owner.value.as_str()).collect(),
+            ),
+            _ => None,
+        }
+    }
+
+    /// A warning where nothing has this value, or nothing the label.
+    fn missing(&self, field: &Field, is: &str, effect: &str) -> Option<(String, String)> {
+        let values = self.values(field)?;
+        if values.contains(is) {
+            return None;
+        }
+        let (who, what, label) = match field {
+            Field::ModelName => return Some((format!("no model is called `{is}`: {effect}"), hint(is, &values))),
+            Field::NodeName => return Some((format!("no node is called `{is}`: {effect}"), hint(is, &values))),
+            Field::ModelOwner => ("model", "owner".to_owned(), None),
+            Field::NodeOwner => ("node", "owner".to_owned(), None),
+            Field::NodeSite => ("node", "site".to_owned(), None),
+            Field::ModelLabel(name) => ("model", format!("label `{name}`"), Some(name)),
+            Field::NodeLabel(name) => ("node", format!("label `{name}`"), Some(name)),
+            Field::ModelPriority | Field::ModelEngine => return None,
+        };
+        if !values.is_empty() {
+            return Some((format!("no {who} has the {what} with `{is}`: {effect}"), hint(is, &values)));
+        }
+        let near = match label {
+            Some(label) => {
+                let known = self.labels(who == "model");
+                match known.is_empty() {
+                    true => format!("write `label \"{label}\" \"…\"` in a {who}'s block"),
+                    false => hint(label, &known),
+                }
+            }
+            None => format!("write `{what} \"…\"` in a {who}'s block"),
+        };
+        let article = match (label, what.as_str()) {
+            (Some(_), _) => "the",
+            (None, "owner") => "an",
+            (None, _) => "a",
+        };
+        Some((format!("no {who} has {article} {what}: {effect}"), near))
+    }
+
+    /// Warns of every `deny` and `quota` that speaks of what is not there.
+    pub fn check(&self, policies: &Policies, cx: &mut Context<'_>) {
+        for denial in policies.denials.values() {
+            let mut told = BTreeSet::new();
+            self.condition(&denial.when.value, &mut |found| {
+                told.insert(found);
+            });
+            for (message, hint) in told {
+                cx.found.push(Diagnostic::warning(ids::LABEL_NOWHERE, &denial.when.place, message).hint(hint));
+            }
+        }
+        for quota in policies.quotas.values() {
+            let field = Field::ModelLabel(quota.label.clone());
+            if let Some((message, hint)) = self.missing(&field, &quota.is, "the quota limits nothing") {
+                cx.found.push(Diagnostic::warning(ids::LABEL_NOWHERE, &quota.name.place, message).hint(hint));
+            }
+        }
+    }
+
+    fn condition(&self, condition: &Condition, tell: &mut impl FnMut((String, String))) {
+        match condition {
+            Condition::Any(all) | Condition::All(all) => all.iter().for_each(|one| self.condition(one, tell)),
+            Condition::Not(inner) => self.condition(inner, tell),
+            Condition::Is(_) => {}
+            Condition::OneOf(field, values) => {
+                let effect = "this comparison is never true";
+                // A denial may be ahead of the first node of a kind: such a value is told only where it looks mistyped.
+                let ahead = |is: &str| {
+                    let named = matches!(field, Field::ModelName | Field::NodeName);
+                    let known = self.values(field).unwrap_or_default();
+                    !named && !known.is_empty() && names::nearest(is, known).is_none()
+                };
+                let typed = values.iter().filter(|is| !ahead(is));
+                typed.filter_map(|is| self.missing(field, is, effect)).for_each(tell);
+            }
+        }
+    }
+}
+
+fn hint(wrong: &str, known: &BTreeSet<&str>) -> String {
+    let known: Vec<&str> = known.iter().copied().collect();
+    names::did_you_mean(wrong, &known)
 }

@@ -12,7 +12,7 @@ use super::model::OnDrift;
 use super::schema::{NodeSpec, Type, arg, prop};
 use super::syntax::{Entry, Node};
 use super::values::{self, Days, Share, TimeOfDay};
-use crate::base::{Bytes, Place, Spanned};
+use crate::base::{Bytes, Spanned};
 
 const VERBS: Type = Type::Words(&["start", "stop", "restart", "move", "preempt", "destroy"]);
 
@@ -77,13 +77,19 @@ pub(super) static ON_NODE_LOST: NodeSpec = NodeSpec::new("on-node-lost", "what h
     ])
     .later();
 /// `spot`.
-pub(super) static SPOT: NodeSpec = NodeSpec::new("spot", "how spot nodes are used")
-    .props(&[prop("hedge", Type::Whole(0, 1000), "losses at once that must not make a model fail").required()])
-    .later();
+pub(super) static SPOT: NodeSpec = NodeSpec::new("spot", "how spot nodes are used").props(&[prop(
+    "hedge",
+    Type::Whole(0, 1000),
+    "losses at once that must not make a model fail",
+)
+.required()]);
 /// `threshold`.
-pub(super) static THRESHOLD: NodeSpec = NodeSpec::new("threshold", "the least gain that is worth it")
-    .props(&[prop("move", Type::Percent, "for a move").required()])
-    .later();
+pub(super) static THRESHOLD: NodeSpec = NodeSpec::new("threshold", "the least gain that is worth it").props(&[prop(
+    "move",
+    Type::Percent,
+    "for a move, of the objective of what would move",
+)
+.required()]);
 /// `on-pending`.
 pub(super) static ON_PENDING: NodeSpec = NodeSpec::new("on-pending", "what is done about pending changes")
     .args(&[arg("what", Type::Word(&["apply", "report"]))])
@@ -108,23 +114,23 @@ pub struct Policies {
     pub prune: Option<Spanned<Prune>>,
     /// Share of the instances that one apply may stop. Enforced.
     pub stop_share: Option<Spanned<Share>>,
-    /// Moves and preempting stops per hour. Not yet enforced.
+    /// Moves and preempting stops per hour. Enforced.
     pub moves_per_hour: Option<Spanned<u32>>,
     /// Bytes per second that all fetches of a cluster together may take. Enforced.
     pub download: Option<Spanned<Bytes>>,
-    /// The most that models with a label may take, by name. Not yet enforced.
+    /// The most that models with a label may take, by name. Enforced.
     pub quotas: BTreeMap<String, Quota>,
-    /// What must never be placed, by name: the condition. Not yet enforced.
+    /// What must never be placed, by name: the condition. Enforced.
     pub denials: BTreeMap<String, Denial>,
-    /// Times at which something is not done, by name. Not yet enforced.
+    /// Times at which something is not done, by name. Enforced.
     pub windows: BTreeMap<String, Window>,
-    /// What needs somebody's yes. Not yet enforced.
+    /// What needs somebody's yes. Enforced.
     pub approvals: Vec<Spanned<Approval>>,
     /// What happens when a node does not answer.
     pub on_node_lost: Option<Spanned<OnNodeLost>>,
-    /// Losses of spot nodes at once that must not make a model fail.
+    /// Losses of spot nodes at once that must not make a model fail. Enforced, with a note where it cannot be met.
     pub spot_hedge: Option<Spanned<u32>>,
-    /// The least gain that is worth a move.
+    /// The least gain that is worth a move. Enforced.
     pub move_threshold: Option<Spanned<Share>>,
     /// What is done about pending changes.
     pub on_pending: Option<Spanned<OnPending>>,
@@ -239,20 +245,6 @@ pub enum OnPending {
 }
 
 impl Policies {
-    /// What this version cannot enforce and must not silently skip: plan refuses with exit 7.
-    /// In order of file and line.
-    pub fn unenforced(&self) -> Vec<(String, Place)> {
-        let mut found = Vec::new();
-        let named = |kind: &str, name: &Spanned<String>| (format!("{kind} {:?}", name.value), name.place.clone());
-        found.extend(self.quotas.values().map(|quota| named("quota", &quota.name)));
-        found.extend(self.denials.values().map(|denial| named("deny", &denial.name)));
-        found.extend(self.windows.values().map(|window| named("window", &window.name)));
-        found.extend(self.moves_per_hour.iter().map(|limit| ("limit moves-per-hour".to_owned(), limit.place.clone())));
-        found.extend(self.approvals.iter().map(|approval| ("approval".to_owned(), approval.place.clone())));
-        found.sort_by(|a, b| (&a.1, &a.0).cmp(&(&b.1, &b.0)));
-        found
-    }
-
     /// Whether stopping a model needs an explicit unprotect.
     pub fn protects(&self, model: &str) -> bool {
         self.protect.iter().any(|name| name.value == model)

@@ -289,10 +289,6 @@ impl Property {
     pub(super) const fn required(self) -> Self {
         Self { required: true, ..self }
     }
-
-    pub(super) const fn later(self) -> Self {
-        Self { acts: false, ..self }
-    }
 }
 
 pub(super) const fn prop(name: &'static str, ty: Type, about: &'static str) -> Property {

@@ -4,6 +4,7 @@ mod bad;
 mod digest;
 mod fuzz;
 mod good;
+mod what_if;
 mod words;
 
 use super::{Desired, Loaded, load};

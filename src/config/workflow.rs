@@ -445,10 +445,16 @@ fn decode_traffic(node: &Node, cx: &mut Context<'_>) -> Option<Traffic> {
     for agent in from.iter().chain(&to) {
         cx.refer("agent", agent);
     }
+    if let (Some(from), Some(to)) = (&from, &to)
+        && from.value == to.value
+    {
+        let hint = "name two agents: what an agent says to itself goes nowhere";
+        cx.error(ids::CONTRADICTION, &to.place, format!("traffic from `{}` to itself", from.value), hint);
+    }
     Some(Traffic {
         from: from?,
         to: to?,
         per_turn: node.prop("per-turn").and_then(|entry| entry.get(values::bytes)).map(|bytes| bytes.value),
-        max_latency: node.prop("max-latency").and_then(|entry| entry.get(values::duration)),
+        max_latency: super::model::positive(node.prop("max-latency").and_then(|entry| entry.get(values::duration)), cx),
     })
 }

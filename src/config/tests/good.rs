@@ -10,7 +10,9 @@ use crate::config::{Connection, Prune, Share, is_config_file};
 fn the_documented_example_loads_and_means_what_it_says() {
     let loaded = load(&example());
     let warnings: Vec<&str> = loaded.diagnostics.iter().map(|found| found.message.as_str()).collect();
-    assert!(warnings.iter().all(|message| message.ends_with("accepted and not yet enforced")), "{warnings:#?}");
+    let quota = "no model has the label `group`: the quota limits nothing";
+    let expected = |message: &&str| message.ends_with("accepted and not yet enforced") || *message == quota;
+    assert!(warnings.iter().all(expected), "{warnings:#?}");
     let desired = desired(loaded);
     assert_eq!(desired.nodes["ada-1"].reserve.vram, Some(Bytes(2 * GIB)));
     assert_eq!(desired.nodes["ada-1"].reserve.ram, Some(Bytes(8 * GIB)));
@@ -34,17 +36,12 @@ fn the_documented_example_loads_and_means_what_it_says() {
     assert_eq!(desired.policies.prune.as_ref().map(|prune| prune.value), Some(Prune::Confirm));
     assert_eq!(desired.policies.stop_share.as_ref().map(|share| share.value), Some(Share(2500)));
     assert!(desired.policies.protects("llava"));
-    let unenforced: Vec<String> = desired.policies.unenforced().into_iter().map(|(what, _)| what).collect();
     assert_eq!(
-        unenforced,
-        [
-            "quota \"nlp\"",
-            "deny \"gated models stay on campus\"",
-            "window \"no moves in working hours\"",
-            "limit moves-per-hour",
-            "approval"
-        ]
+        (desired.policies.quotas.len(), desired.policies.denials.len(), desired.policies.windows.len()),
+        (1, 1, 1)
     );
+    assert_eq!(desired.policies.moves_per_hour.as_ref().map(|most| most.value), Some(4));
+    assert_eq!(desired.policies.approvals.len(), 1);
 }
 
 #[test]
@@ -124,6 +121,64 @@ fn a_label_that_no_node_has_is_a_warning_with_the_nearest_one() {
     );
     let spread = "no node has the label `rack`: all of them count as one to spread over";
     one("spread by=\"rack\"", spread, "known here: `tier`");
+}
+
+#[test]
+fn a_policy_about_what_nothing_has_is_a_warning_with_the_nearest_one() {
+    let found = |policy: &str| {
+        let loaded = load_cluster(&format!(
+            "cluster \"lab\" {{ }}\nnode \"a\" address=\"x\" {{ label \"tier\" \"consumer\" }}\n\
+             model \"small\" {{ source \"on-node:/m\"; label \"group\" \"nlp\" }}\n{policy}\n"
+        ));
+        assert!(loaded.desired.is_some(), "{:?}", loaded.diagnostics);
+        let told = |one: &Diagnostic| (one.id, one.message.clone(), one.hint.clone().unwrap_or_default());
+        loaded.diagnostics.iter().map(told).collect::<Vec<_>>()
+    };
+    let deny = |when: &str| found(&format!("deny \"d\" {{ when \"{when}\" }}"));
+    for good in [
+        "node.labels.tier == 'consumer' && model.name != 'small'",
+        "model.labels.group in ('nlp') || node.name == 'a'",
+        "node.labels.tier == 'datacenter'",
+        "model.priority == 'x' && model.engine == 'vllm'",
+    ] {
+        assert_eq!(deny(good), [], "{good}");
+    }
+    let never = |what: &str| format!("{what}: this comparison is never true");
+    let one = |when: &str, what: &str, hint: &str| {
+        assert_eq!(deny(when), [("FLK188", never(what), hint.to_owned())], "{when}");
+    };
+    one("node.labels.teir == 'consumer'", "no node has the label `teir`", "did you mean `tier`?");
+    one("node.labels.tier == 'consumr'", "no node has the label `tier` with `consumr`", "did you mean `consumer`?");
+    one("!(model.name == 'smal')", "no model is called `smal`", "did you mean `small`?");
+    one("node.name in ('a', 'b')", "no node is called `b`", "did you mean `a`?");
+    one("node.site == 'x'", "no node has a site", "write `site \"…\"` in a node's block");
+    let quota = |label: &str, is: &str| found(&format!("quota \"q\" label=\"{label}\" is=\"{is}\" accelerators=2"));
+    assert_eq!(quota("group", "nlp"), []);
+    let limits = |what: &str| format!("{what}: the quota limits nothing");
+    let label = limits("no model has the label `gruop`");
+    assert_eq!(quota("gruop", "nlp"), [("FLK188", label, "did you mean `group`?".to_owned())]);
+    let value = limits("no model has the label `group` with `npl`");
+    assert_eq!(quota("group", "npl"), [("FLK188", value, "did you mean `nlp`?".to_owned())]);
+}
+
+#[test]
+fn ways_to_oneself_and_of_no_length_are_refused() {
+    let found = |text: &str| errors(&load_cluster(&format!("cluster \"lab\" {{ }}\n{text}\n"))).join("\n");
+    let workflow = |traffic: &str| {
+        found(&format!(
+            "model \"m\" {{ source \"on-node:/m\" }}\nagent \"a\" {{ model \"m\" }}\nagent \"b\" {{ model \"m\" }}\n\
+             workflow \"w\" {{ step \"one\" agent=\"a\"; traffic {traffic} }}"
+        ))
+    };
+    assert!(workflow("from=\"a\" to=\"a\"").contains("traffic from `a` to itself"));
+    assert!(workflow("from=\"a\" to=\"b\" max-latency=\"0ms\"").contains("`max-latency` of 0 allows no way"));
+    let provided =
+        found("provider \"p\" protocol=\"openai\"\nmodel \"x\" { provider \"p\" name=\"x\"; max-latency \"0ms\" }");
+    assert!(provided.contains("`max-latency` of 0 allows no way"), "{provided}");
+    let agent = found("workflow \"w\" { step \"one\" agent=\"a\" }");
+    assert!(agent.contains("no agent is named `a`"), "{agent}");
+    let near = found("model \"m\" { source \"on-node:/m\"; place { near model=\"m\" } }");
+    assert!(near.contains("`m` near itself"), "{near}");
 }
 
 #[test]
