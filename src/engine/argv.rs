@@ -50,12 +50,30 @@ pub struct Settings {
     pub planned: Vec<Planned>,
     /// Number of accelerators; 0 runs on the CPU.
     pub accelerators: usize,
-    /// Layers per accelerator (the output head counts as one more on the last); empty for equal shares.
+    /// Layers per accelerator (the output head counts as one more on the last); empty for equal shares. llama.cpp only.
     pub layer_counts: Vec<u32>,
+    /// How many of the layers and the output head are on accelerators, where the others are in host memory. llama.cpp
+    /// only.
+    pub offloaded: Option<u32>,
+    /// The vision projector, where it is loaded. llama.cpp only.
+    pub projector: Option<Projector>,
     /// Whether to compute in f16 whatever the weights' configuration says: a device has no bf16.
     pub half: bool,
     /// Further arguments from the config; none of [`owned_arguments`].
     pub arguments: Vec<(String, Option<String>)>,
+}
+
+/// A vision projector in a file of its own.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Projector {
+    /// Absolute path on the node.
+    pub path: String,
+    /// The maker of the accelerators, which decides what llama.cpp calls them.
+    pub vendor: String,
+    /// The accelerator it lies on, by its place among those that the process sees; `None` on the host.
+    pub device: Option<usize>,
+    /// Whether it has that accelerator to itself, so that no layers go there.
+    pub apart: bool,
 }
 
 /// Placeholder for the port, which the node agent fills.
@@ -121,6 +139,28 @@ pub fn device_environment(kind: EngineKind, vendor: &str, devices: &[String]) ->
     if kind != EngineKind::LlamaCpp {
         // Nothing is fetched at start: what runs is what the plan pinned.
         environment.insert("HF_HUB_OFFLINE".to_owned(), "1".to_owned());
+    }
+    environment
+}
+
+/// What an engine is told in its environment and not in its arguments: vLLM's layers of each pipeline stage, and
+/// llama.cpp's device of the projector before there was an argument for it.
+///
+/// Sources: vLLM `vllm/envs.py` and `get_pp_indices` of `vllm/distributed/utils.py` (as many numbers as stages, whose sum
+/// is that of the layers); llama.cpp `tools/mtmd/clip.cpp` (`MTMD_BACKEND_DEVICE`).
+pub fn settings_environment(kind: EngineKind, settings: &Settings, stage_layers: &[u32]) -> BTreeMap<String, String> {
+    let mut environment = BTreeMap::new();
+    match kind {
+        EngineKind::Vllm if stage_layers.len() > 1 => {
+            let layers: Vec<String> = stage_layers.iter().map(u32::to_string).collect();
+            environment.insert("VLLM_PP_LAYER_PARTITION".to_owned(), layers.join(","));
+        }
+        EngineKind::LlamaCpp => {
+            if let Some(device) = llama_cpp::projector_environment(settings) {
+                environment.insert("MTMD_BACKEND_DEVICE".to_owned(), device);
+            }
+        }
+        EngineKind::Vllm | EngineKind::Sglang => {}
     }
     environment
 }
@@ -201,7 +241,65 @@ mod tests {
         assert_eq!((value(&equal, "-sm"), value(&equal, "-ts")), (Some("layer"), Some("1,1")));
         assert_eq!((value(&equal, "-ctk"), value(&equal, "-ctv")), (Some("q8_0"), Some("q8_0")));
         let counted = argv(EngineKind::LlamaCpp, "x", &Settings { layer_counts: vec![24, 9], ..two });
-        assert_eq!(value(&counted, "-ts"), Some("24,9"));
+        assert_eq!((value(&counted, "-ts"), value(&counted, "-ngl")), (Some("24,9"), Some("9999")));
+        let part = Settings { offloaded: Some(21), ..settings() };
+        let part = argv(EngineKind::LlamaCpp, "x", &part);
+        assert_eq!((value(&part, "-ngl"), value(&part, "-ts")), (Some("21"), None));
+    }
+
+    #[test]
+    fn the_projector_lies_where_it_was_planned() {
+        let at = |device, apart, vendor: &str, version: Option<&str>| {
+            let projector = Projector { path: "/m/mmproj.gguf".into(), vendor: vendor.into(), device, apart };
+            let settings = Settings {
+                projector: Some(projector),
+                accelerators: if apart { 2 } else { 1 },
+                version: version.map(str::to_owned),
+                ..settings()
+            };
+            let environment = settings_environment(EngineKind::LlamaCpp, &settings, &[]);
+            (argv(EngineKind::LlamaCpp, "x", &settings), environment.get("MTMD_BACKEND_DEVICE").cloned())
+        };
+        let (apart, variable) = at(Some(1), true, "nvidia", None);
+        assert_eq!((value(&apart, "--mmproj"), variable), (Some("/m/mmproj.gguf"), None));
+        assert_eq!((value(&apart, "--device"), value(&apart, "--mmproj-device")), (Some("CUDA0"), Some("CUDA1")));
+        assert!(!has(&apart, "-ts") && !has(&apart, "--no-mmproj-offload"));
+        let (amd, variable) = at(Some(1), true, "amd", Some("7000"));
+        assert_eq!((value(&amd, "--device"), variable.as_deref()), (Some("ROCm0"), Some("ROCm1")));
+        assert!(!has(&amd, "--mmproj-device"));
+        let (beside, variable) = at(Some(0), false, "nvidia", None);
+        assert_eq!(
+            (value(&beside, "--mmproj-device"), value(&beside, "--device"), variable),
+            (Some("CUDA0"), None, None)
+        );
+        let (host, _) = at(None, false, "nvidia", None);
+        assert!(has(&host, "--no-mmproj-offload") && !has(&host, "--mmproj-device"));
+    }
+
+    #[test]
+    fn stages_of_vllm_are_told_and_claim_what_each_needs() {
+        let unequal = Settings {
+            pipeline_parallel: 2,
+            accelerators: 2,
+            device_total_bytes: vec![24 * GIB, 8 * GIB],
+            capacity_bytes: vec![12 * GIB, 7 * GIB],
+            planned: vec![
+                Planned { weights_bytes: 8 * GIB, kv_bytes: 2 * GIB, overhead_bytes: GIB },
+                Planned { weights_bytes: 4 * GIB, kv_bytes: GIB, overhead_bytes: GIB },
+            ],
+            ..settings()
+        };
+        let found = argv(EngineKind::Vllm, "vllm", &unequal);
+        // One share for all: 11 of 24 and 6 of 8 GiB. The cache's own size counts, so the smaller share only has to be
+        // free at the start.
+        assert_eq!(value(&found, "--gpu-memory-utilization"), Some("0.46"));
+        assert_eq!(value(&found, "--kv-cache-memory-bytes"), Some("2147483648"));
+        assert_eq!(value(&found, "--pipeline-parallel-size"), Some("2"));
+        let old = Settings { version: Some("0.9.2".into()), ..unequal.clone() };
+        assert_eq!(value(&argv(EngineKind::Vllm, "vllm", &old), "--gpu-memory-utilization"), Some("0.75"));
+        let told = settings_environment(EngineKind::Vllm, &unequal, &[21, 11]);
+        assert_eq!(told["VLLM_PP_LAYER_PARTITION"], "21,11");
+        assert!(settings_environment(EngineKind::Vllm, &unequal, &[]).is_empty());
     }
 
     #[test]

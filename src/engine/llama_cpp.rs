@@ -76,6 +76,15 @@ pub(super) const OWNED: &[&str] = &[
     "--rpc",
     "-mm",
     "--mmproj",
+    "-mmu",
+    "--mmproj-url",
+    "--mmproj-auto",
+    "--no-mmproj",
+    "--no-mmproj-auto",
+    "--mmproj-offload",
+    "--no-mmproj-offload",
+    "-mmdev",
+    "--mmproj-device",
     "-a",
     "--alias",
     "--host",
@@ -146,10 +155,27 @@ pub(super) fn arguments(settings: &Settings, out: &mut Vec<String>) {
             push(out, "--device", "none");
         }
     } else {
-        push(out, "-ngl", ALL_LAYERS);
-        if settings.accelerators > 1 {
+        push(out, "-ngl", settings.offloaded.unwrap_or(ALL_LAYERS));
+        let apart = settings.projector.as_ref().is_some_and(|projector| projector.apart);
+        let devices = settings.accelerators - usize::from(apart);
+        if devices > 1 {
             push(out, "-sm", "layer");
-            push(out, "-ts", tensor_split(settings));
+            push(out, "-ts", tensor_split(settings, devices));
+        }
+        if let Some(projector) = settings.projector.as_ref().filter(|_| apart) {
+            let names: Vec<String> = (0..devices).map(|device| device_name(&projector.vendor, device)).collect();
+            push(out, "--device", names.join(","));
+        }
+    }
+    if let Some(projector) = &settings.projector {
+        push(out, "--mmproj", &projector.path);
+        match projector.device {
+            None => out.push("--no-mmproj-offload".to_owned()),
+            Some(device) if has(Feature::ProjectorDevice, version) => {
+                push(out, "--mmproj-device", device_name(&projector.vendor, device));
+            }
+            // Older versions are told in the environment.
+            Some(_) => {}
         }
     }
     if has(Feature::Fit, version) {
@@ -172,12 +198,26 @@ pub(super) fn arguments(settings: &Settings, out: &mut Vec<String>) {
     }
 }
 
+/// What llama.cpp calls a device that its process sees: the backend of the maker's runtime and a number.
+///
+/// Source: `ggml/src/ggml-cuda/ggml-cuda.cu` (`GGML_CUDA_NAME`, in a HIP build `ROCm`).
+fn device_name(vendor: &str, device: usize) -> String {
+    format!("{}{device}", if vendor == "amd" { "ROCm" } else { "CUDA" })
+}
+
+/// The device of the projector, for versions that read it in their environment only.
+pub(super) fn projector_environment(settings: &Settings) -> Option<String> {
+    let projector = settings.projector.as_ref()?;
+    let told = has(Feature::ProjectorDevice, settings.version.as_deref());
+    projector.device.filter(|_| !told).map(|device| device_name(&projector.vendor, device))
+}
+
 /// Proportions for `-ts`: the planned layer counts, else equal shares.
-fn tensor_split(settings: &Settings) -> String {
-    let counts: Vec<String> = if settings.layer_counts.len() == settings.accelerators {
+fn tensor_split(settings: &Settings, devices: usize) -> String {
+    let counts: Vec<String> = if settings.layer_counts.len() == devices {
         settings.layer_counts.iter().map(u32::to_string).collect()
     } else {
-        vec!["1".to_owned(); settings.accelerators]
+        vec!["1".to_owned(); devices]
     };
     counts.join(",")
 }

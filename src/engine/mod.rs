@@ -18,7 +18,9 @@ mod surroundings;
 mod versions;
 mod vllm;
 
-pub use argv::{Planned, Settings, argv, device_environment, key_environment, owned_arguments};
+pub use argv::{
+    Planned, Projector, Settings, argv, device_environment, key_environment, owned_arguments, settings_environment,
+};
 pub use classify::{Cause, Ending, classify};
 pub use internal::{internal_ports, names_internal_port, pass_internal_ports};
 pub use llama_cpp::{CONTEXT_CHECKPOINTS, LLAMA_UBATCH};
@@ -30,4 +32,4 @@ pub use surroundings::{
     with_modules,
 };
 pub use versions::{CacheLayout, Layout, cache_layout, llama_layout, parse_version, program_names, version_arguments};
-pub use vllm::{VLLM_BATCHED_TOKENS, usable_bytes, utilisation};
+pub use vllm::{VLLM_BATCHED_TOKENS, one_share_is_enough, takes_stage_layers, usable_bytes, utilisation};

@@ -203,10 +203,12 @@ pub fn owned_environment() -> &'static [&'static str] {
         "HF_HUB_OFFLINE",
         "HIP_VISIBLE_DEVICES",
         "LLAMA_API_KEY",
+        "MTMD_BACKEND_DEVICE",
         "NVIDIA_VISIBLE_DEVICES",
         "ROCR_VISIBLE_DEVICES",
         "VLLM_API_KEY",
         "VLLM_PORT",
+        "VLLM_PP_LAYER_PARTITION",
     ]
 }
 

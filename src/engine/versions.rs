@@ -98,6 +98,10 @@ pub(crate) enum Feature {
     PaddedCells,
     /// llama.cpp's server reserves logits for one token of every slot; before, for a whole batch.
     FewOutputs,
+    /// llama.cpp `--mmproj-device`; before, only a variable says it.
+    ProjectorDevice,
+    /// vLLM `VLLM_PP_LAYER_PARTITION`.
+    StageLayers,
     /// vLLM `--kv-cache-memory-bytes`.
     KvCacheBytes,
     /// vLLM keeps MLA rows unpadded.
@@ -153,6 +157,10 @@ const FIRST: &[First] = &[
     llama(Feature::TraceLevel, 9181),
     // ggml-org/llama.cpp#23861, of May 2026
     llama(Feature::FewOutputs, 9800),
+    // release notes of b10541, of August 2026
+    llama(Feature::ProjectorDevice, 10541),
+    // vllm/envs.py of that version
+    vllm(Feature::StageLayers, 7),
     // a log of 0.7.2 has rows of 640 elements, later ones of 576
     vllm(Feature::UnpaddedLatent, 8),
     // vllm/v1/core/kv_cache_utils.py: groups of layers of one kind

@@ -80,18 +80,36 @@ pub fn usable_bytes(kind: EngineKind, capacity_bytes: u64, total_bytes: u64) -> 
     u64::try_from(hundredths * u128::from(total_bytes) / 100).unwrap_or(capacity_bytes)
 }
 
-/// The largest share that any accelerator needs of its total, never above its capacity.
+/// One share of the total for all accelerators, never above the capacity of any.
+///
+/// It is what must be free at the start, and what is left of it beside weights and activations becomes cache. So it is
+/// the largest that any of them needs; but where the cache has its own size, nothing else follows from it, and of
+/// stages on unequal accelerators it is the smallest: more need not be free on the others than they take.
 pub(super) fn share(settings: &Settings, need: fn(&Planned) -> u64) -> Option<f64> {
-    let mut largest: Option<f64> = None;
+    let smallest = one_share_is_enough(settings.pipeline_parallel, settings.version.as_deref());
+    let mut share: Option<f64> = None;
     for (number, (planned, total)) in settings.planned.iter().zip(&settings.device_total_bytes).enumerate() {
         let Some(mut own) = utilisation(need(planned), *total) else { continue };
         if let Some(capacity) = settings.capacity_bytes.get(number) {
             let hundredths = (u128::from(*capacity) * 100 / u128::from(*total)).clamp(1, 100);
             own = own.min(hundredths as f64 / 100.0);
         }
-        largest = Some(largest.map_or(own, |largest| largest.max(own)));
+        share = Some(share.map_or(own, |share| if smallest { share.min(own) } else { share.max(own) }));
     }
-    largest
+    share
+}
+
+/// Whether every stage claims what it needs by itself, although all are told one share of their totals: versions whose
+/// cache has its own size. Otherwise every accelerator gives the largest share that one of them needs.
+///
+/// Source: `vllm/v1/worker/gpu_worker.py` (`kv_cache_memory_bytes` skips the utilisation, but not the check at the start).
+pub fn one_share_is_enough(stages: u32, version: Option<&str>) -> bool {
+    stages > 1 && has(Feature::KvCacheBytes, version)
+}
+
+/// Whether a version can be told the layers of its stages.
+pub fn takes_stage_layers(version: Option<&str>) -> bool {
+    has(Feature::StageLayers, version)
 }
 
 /// Adds everything after the program.

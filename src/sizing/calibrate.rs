@@ -6,6 +6,8 @@
 //! context or requests is added as computed. Nothing that was measured is undercut, and a longer context or more
 //! requests never need less.
 
+use std::collections::BTreeMap;
+
 use super::demand::{Demand, Figures, Footprint, SizingError, footprint};
 use crate::base::{EngineKind, MIB};
 use crate::inventory::{Accelerator, Calibration, Inventory, MeasuredParts, NodeFacts};
@@ -30,7 +32,10 @@ pub fn accelerator_kind(accelerator: &Accelerator, node: &NodeFacts) -> String {
 
 /// What engines took on all nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Calibrations(Vec<Calibration>);
+pub struct Calibrations {
+    /// By engine and revision of the weights, each list in the order of the nodes.
+    by_weights: BTreeMap<(EngineKind, String), Vec<Calibration>>,
+}
 
 /// Of what a measurement must be to say something.
 #[derive(Debug, Clone, Copy)]
@@ -39,19 +44,34 @@ pub struct Ran<'a> {
     pub revision: &'a str,
     /// Name and memory of the accelerators, as in `SizedFor`; `None` on the CPU.
     pub accelerator: Option<&'a str>,
+    /// Layers of each stage, as in `SizedFor`; empty where the engine shares them out evenly itself.
+    pub layers: &'a [u32],
 }
 
 impl Calibrations {
     /// Those of all nodes: what ran on one holds on every other of the same kind.
     pub fn of(inventory: &Inventory) -> Self {
-        let mut all: Vec<Calibration> = inventory.nodes.iter().flat_map(|node| &node.calibrations).cloned().collect();
+        let mut this = Self::default();
+        for known in inventory.nodes.iter().flat_map(|node| &node.calibrations) {
+            this.list(known).push(known.clone());
+        }
         let instances = inventory.nodes.iter().flat_map(|node| &node.instances);
         for measured in instances.filter_map(|instance| instance.measured.as_deref()) {
-            if !all.contains(measured) {
-                all.push(measured.clone());
+            let list = this.list(measured);
+            if !list.contains(measured) {
+                list.push(measured.clone());
             }
         }
-        Self(all)
+        this
+    }
+
+    fn list(&mut self, known: &Calibration) -> &mut Vec<Calibration> {
+        self.by_weights.entry((known.engine, known.sized_for.revision.clone())).or_default()
+    }
+
+    /// Whether anything is known of these weights in this engine.
+    pub fn knows(&self, engine: EngineKind, revision: &str) -> bool {
+        !self.by_weights.is_empty() && self.by_weights.contains_key(&(engine, revision.to_owned()))
     }
 
     /// Those of the same weights, engine, version, accelerators and split, whatever their context and requests.
@@ -59,14 +79,18 @@ impl Calibrations {
         let ranks = if demand.cpu { 0 } else { demand.tensor_parallel.saturating_mul(demand.pipeline_parallel) };
         let (engine, kv_dtype) = (demand.engine, demand.kv_dtype);
         let version = demand.version.map(str::to_owned);
-        let (revision, accelerator) = (ran.revision.to_owned(), ran.accelerator.map(str::to_owned));
-        self.0.iter().filter(move |known| {
+        let layers = ran.layers.to_vec();
+        let accelerator = ran.accelerator.map(str::to_owned);
+        let known = match self.by_weights.is_empty() {
+            true => None,
+            false => self.by_weights.get(&(engine, ran.revision.to_owned())),
+        };
+        known.into_iter().flatten().filter(move |known| {
             let sized = &known.sized_for;
-            known.engine == engine
-                && sized.revision == revision
-                && sized.engine_version == version
+            sized.engine_version == version
                 && sized.accelerator == accelerator
                 && sized.kv_dtype == kv_dtype
+                && sized.layers == layers
                 && sized.per_accelerator.len() == ranks as usize
                 // A run that left layers on the CPU says nothing about one that does not.
                 && known.spilled().is_none()

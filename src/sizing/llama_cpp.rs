@@ -382,24 +382,61 @@ fn host_beside(variant: &Variant, demand: &Demand<'_>) -> Figures {
 /// As [`super::footprint`]; also for more layers than there are.
 pub fn offloaded_footprint(variant: &Variant, demand: &Demand<'_>, layers: u32) -> Result<Footprint, SizingError> {
     super::gate::engine_format(demand.engine, variant)?;
+    if demand.context == 0 || demand.concurrency == 0 {
+        return Err(SizingError::Split(format!(
+            "{layers} of {} layers on the accelerator",
+            variant.architecture.layers
+        )));
+    }
+    staged(variant, demand, &[layers])
+}
+
+/// The footprint with so many layers on each accelerator, in rank order, and the first ones that are left in host
+/// memory.
+pub(super) fn staged(variant: &Variant, demand: &Demand<'_>, layers: &[u32]) -> Result<Footprint, SizingError> {
     let architecture = &variant.architecture;
     let all = architecture.layers;
-    if layers > all || demand.context == 0 || demand.concurrency == 0 {
-        return Err(SizingError::Split(format!("{layers} of {all} layers on the accelerator")));
-    }
-    let first = (all - layers) as usize;
-    let (on_host, on_device) = (0..first, first..all as usize);
-    let device = Figures {
-        weights_bytes: stage_weights(variant, &on_device, true),
-        kv_bytes: kv_bytes(architecture, demand, on_device)?,
-        overhead_bytes: (DEVICE_CONTEXT + DEVICE_POOL).saturating_add(planned_compute(architecture, demand, true, 1)),
+    let held = layers.iter().fold(0u32, |sum, own| sum.saturating_add(*own));
+    let Some(first) = all.checked_sub(held).filter(|_| !layers.is_empty()) else {
+        return Err(SizingError::Split(format!("{held} of {all} layers on {} accelerators", layers.len())));
     };
+    let devices = layers.len() as u64;
+    let mut start = first as usize;
+    let mut per_accelerator = Vec::new();
+    for (number, own) in layers.iter().enumerate() {
+        let last = number + 1 == layers.len();
+        let stage = start..start + *own as usize;
+        start = stage.end;
+        per_accelerator.push(Figures {
+            weights_bytes: stage_weights(variant, &stage, last),
+            kv_bytes: kv_bytes(architecture, demand, stage)?,
+            overhead_bytes: (DEVICE_CONTEXT + DEVICE_POOL).saturating_add(planned_compute(
+                architecture,
+                demand,
+                last,
+                devices,
+            )),
+        });
+    }
     let mut host = host_beside(variant, demand);
-    host.weights_bytes = host.weights_bytes.saturating_add(stage_weights(variant, &on_host, false));
-    host.kv_bytes = kv_bytes(architecture, demand, on_host)?;
-    // Large batches copy host layers' weights to the device one at a time; the host runs its layers itself too.
-    host.overhead_bytes = host.overhead_bytes.saturating_add(planned_compute(architecture, demand, false, 1));
-    Ok(Footprint { per_accelerator: vec![device], host })
+    if first > 0 {
+        let on_host = 0..first as usize;
+        host.weights_bytes = host.weights_bytes.saturating_add(stage_weights(variant, &on_host, false));
+        host.kv_bytes = kv_bytes(architecture, demand, on_host)?;
+        // Large batches copy host layers' weights to the device one at a time; the host runs its layers itself too.
+        host.overhead_bytes = host.overhead_bytes.saturating_add(planned_compute(architecture, demand, false, 1));
+    }
+    Ok(Footprint { per_accelerator, host })
+}
+
+/// Buffers of the encoder of one image beside the projector's weights, from above: patches, attention and its scratch.
+const PROJECTOR_COMPUTE: u64 = 1024 * MIB;
+
+/// What a vision projector of so many bytes takes where it lies. `alone`: on an accelerator without layers, which then
+/// also holds a context of the process.
+pub fn projector_figures(bytes: u64, alone: bool) -> Figures {
+    let context = if alone { DEVICE_CONTEXT + DEVICE_POOL } else { 0 };
+    Figures { weights_bytes: bytes, kv_bytes: 0, overhead_bytes: PROJECTOR_COMPUTE + context }
 }
 
 /// The footprint of a demand; `counts` are layers per device, the output head one more on the last.

@@ -22,6 +22,7 @@ mod report;
 mod request;
 mod speed;
 mod splits;
+mod stages;
 mod vllm;
 
 #[cfg(test)]
@@ -34,7 +35,9 @@ pub use capacity::{Capacity, DEFAULT_RESERVE_RAM, accelerator_capacity, default_
 pub use demand::{DEFAULT_CONTEXT, Demand, Figures, Footprint, SizingError, effective_context, footprint};
 pub use gate::{Lacking, admits, computes_in_half, engine_supports, gate, version_supports};
 pub use kv::{attention_word, kv_bytes_per_token};
-pub use llama_cpp::{LlamaBuffers, LlamaSetup, layer_split, llama_buffers, llama_overhead, offloaded_footprint};
+pub use llama_cpp::{
+    LlamaBuffers, LlamaSetup, layer_split, llama_buffers, llama_overhead, offloaded_footprint, projector_figures,
+};
 pub use lora::{adapter_bytes, adapter_reserve};
 pub use report::{
     Fit, KvReport, PerAccelerator, SizeAnswer, SizeReport, SizeRequest, SplitsReport, VariantReport, size_report,
@@ -42,4 +45,5 @@ pub use report::{
 pub use request::{AcceleratorRequest, RequestError, parse_accelerator_request};
 pub use speed::{Speed, speed};
 pub use splits::{RefusedSplit, SplitRule, Splits, legal_splits};
+pub use stages::{even_layers, staged_decode, staged_footprint};
 pub use vllm::vllm_overhead;

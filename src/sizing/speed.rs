@@ -6,7 +6,7 @@ use super::kv::kv_bytes_per_token;
 use crate::weights::Variant;
 
 /// Share of the bandwidth that decoding reaches.
-const BANDWIDTH_EFFICIENCY: f64 = 0.8;
+pub(super) const BANDWIDTH_EFFICIENCY: f64 = 0.8;
 /// Share of the dense 16-bit rate that prefill reaches.
 const COMPUTE_EFFICIENCY: f64 = 0.5;
 
@@ -39,15 +39,10 @@ pub(super) fn active_share(variant: &Variant) -> f64 {
 /// Decode: bandwidth x 0.8 / (active weights / tp + KV read). Prefill: FLOPs x tp x 0.5 / (2 x active
 /// parameters). Pipeline stages work one after another on a single sequence and so do not divide the time.
 pub fn speed(variant: &Variant, demand: &Demand<'_>, accelerator: &AcceleratorSpec) -> Speed {
-    let tensors = &variant.tensors;
     let tp = f64::from(demand.tensor_parallel.max(1));
     let share = active_share(variant);
-    // One row of the embedding is read per token, not the matrix; the head is read whole.
-    let head = if variant.architecture.tied { 0 } else { tensors.embedding_bytes };
-    let read = tensors.total_bytes.saturating_sub(head).saturating_sub(tensors.vision_bytes) as f64 * share;
-    let kv = kv_bytes_per_token(variant, demand.kv_dtype) as f64 * demand.context as f64;
-    let kv = if variant.architecture.mla.is_some() { kv } else { kv / tp };
-    let bytes = (read / tp + kv).max(1.0);
+    let bytes = read_bytes(variant, demand);
+    let tensors = &variant.tensors;
     let parameters = (tensors.parameters as f64 * share).max(1.0);
     Speed {
         decode_tokens_per_s: accelerator
@@ -57,4 +52,16 @@ pub fn speed(variant: &Variant, demand: &Demand<'_>, accelerator: &AcceleratorSp
             .fp16_flops
             .map(|flops| flops as f64 * tp * COMPUTE_EFFICIENCY / (2.0 * parameters)),
     }
+}
+
+/// Bytes that one rank reads for a token.
+pub(super) fn read_bytes(variant: &Variant, demand: &Demand<'_>) -> f64 {
+    let tensors = &variant.tensors;
+    let tp = f64::from(demand.tensor_parallel.max(1));
+    // One row of the embedding is read per token, not the matrix; the head is read whole.
+    let head = if variant.architecture.tied { 0 } else { tensors.embedding_bytes };
+    let read = tensors.total_bytes.saturating_sub(head).saturating_sub(tensors.vision_bytes) as f64;
+    let kv = kv_bytes_per_token(variant, demand.kv_dtype) as f64 * demand.context as f64;
+    let kv = if variant.architecture.mla.is_some() { kv } else { kv / tp };
+    (read * active_share(variant) / tp + kv).max(1.0)
 }

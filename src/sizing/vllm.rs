@@ -293,16 +293,29 @@ pub fn vllm_overhead(variant: &Variant, demand: &Demand<'_>, batched_tokens: u64
     overhead_bytes(variant, demand, u64::from(variant.architecture.layers), batched_tokens)
 }
 
-/// The footprint of a demand.
+/// The footprint of a demand, its layers shared out as the engine does by itself.
 pub(super) fn footprint(variant: &Variant, demand: &Demand<'_>) -> Result<Footprint, SizingError> {
-    let architecture = &variant.architecture;
-    let layers = architecture.layers;
+    let layers = variant.architecture.layers;
     if demand.pipeline_parallel > layers {
         let stages = demand.pipeline_parallel;
         return Err(SizingError::Split(format!("{layers} layers cannot be split into {stages} stages")));
     }
-    let stages = stages(layers, demand.pipeline_parallel);
-    let last = stages.len() - 1;
+    staged(variant, demand, stages(layers, demand.pipeline_parallel))
+}
+
+/// Layers of each stage as the engine shares them out by itself.
+pub(super) fn even_layers(layers: u32, count: u32) -> Vec<u32> {
+    stages(layers, count).into_iter().map(|stage| stage.len() as u32).collect()
+}
+
+/// The footprint of a demand with these stages.
+pub(super) fn staged(
+    variant: &Variant,
+    demand: &Demand<'_>,
+    stages: Vec<Range<usize>>,
+) -> Result<Footprint, SizingError> {
+    let architecture = &variant.architecture;
+    let last = stages.len().saturating_sub(1);
     let mut per_accelerator = Vec::new();
     for (number, stage) in stages.into_iter().enumerate() {
         let held = stage.len() as u64;

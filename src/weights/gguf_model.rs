@@ -47,6 +47,7 @@ pub(super) fn variant(files: Vec<(String, u64)>, header: &Header) -> Result<Vari
             bits: bits.and_then(|bits| u32::try_from(bits).ok()),
             block: None,
         }),
+        projector: None,
         notes,
     })
 }

@@ -297,11 +297,22 @@ fn gguf_sets(
     for variant in &mut variants[first..] {
         // One of them is loaded; the largest bounds it.
         variant.tensors.projector_bytes = projectors.iter().filter_map(|name| listing.size(name)).max().unwrap_or(0);
+        variant.projector = projector(&projectors, listing);
         for projector in &projectors {
             variant.notes.push(format!("vision projector {} lies beside the weights", base_name(projector)));
         }
     }
     Ok(())
+}
+
+/// The projector that is loaded where vision is wanted: one in f16, which every accelerator computes in, else the largest.
+fn projector(names: &[&str], listing: &Listing) -> Option<VariantFile> {
+    let half = |name: &str| {
+        let name = base_name(name).to_ascii_lowercase();
+        name.contains("f16") && !name.contains("bf16")
+    };
+    let best = names.iter().max_by_key(|name| (half(name), listing.size(name), std::cmp::Reverse(**name)))?;
+    Some(VariantFile { name: (*best).to_owned(), size_bytes: listing.size(best) })
 }
 
 /// Reads one set; `None` where it is no language model.

@@ -101,6 +101,9 @@ pub struct LockedVariant {
     pub tensors: Tensors,
     /// As [`Variant::architecture`].
     pub architecture: Architecture,
+    /// As [`Variant::projector`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub projector: Option<LockedFile>,
     /// As [`Variant::notes`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -240,14 +243,20 @@ impl LockedSource {
 }
 
 impl LockedVariant {
-    /// A variant whose files have these digests (64 hex digits), in their order; `None` where one has no size.
+    /// A variant whose files have these digests (64 hex digits), in their order; `None` where one has no size. The
+    /// projector's comes after those of the files; it is left out where there is none for it.
     pub fn new(variant: Variant, digests: impl IntoIterator<Item = String>) -> Option<Self> {
+        let mut digests = digests.into_iter();
         let files = variant
             .files
             .into_iter()
-            .zip(digests)
+            .zip(digests.by_ref())
             .map(|(file, sha256)| Some(LockedFile { name: file.name, size_bytes: file.size_bytes?, sha256 }));
         let mut files = files.collect::<Option<Vec<_>>>()?;
+        let projector = variant.projector.and_then(|file| {
+            let sha256 = digests.next()?;
+            Some(LockedFile { name: file.name, size_bytes: file.size_bytes?, sha256 })
+        });
         files.sort_by(|a, b| a.name.cmp(&b.name));
         Some(Self {
             id: variant.id,
@@ -259,6 +268,7 @@ impl LockedVariant {
             quantisation: variant.quantisation,
             tensors: variant.tensors,
             architecture: variant.architecture,
+            projector,
             notes: few(variant.notes),
         })
     }
@@ -276,6 +286,7 @@ impl LockedVariant {
             tensors: self.tensors.clone(),
             architecture: self.architecture.clone(),
             quantisation: self.quantisation.clone(),
+            projector: self.projector.as_ref().map(file),
             notes: self.notes.clone(),
         }
     }
@@ -374,6 +385,8 @@ struct RawVariant {
     tensors: Tensors,
     architecture: Architecture,
     #[serde(default)]
+    projector: Option<LockedFile>,
+    #[serde(default)]
     notes: Vec<String>,
 }
 
@@ -413,6 +426,7 @@ impl TryFrom<RawVariant> for LockedVariant {
             quantisation: raw.quantisation,
             tensors: raw.tensors,
             architecture: raw.architecture,
+            projector: raw.projector,
             notes: raw.notes,
         })
     }

@@ -41,6 +41,8 @@ pub use error::WeightsError;
 pub use inspect::{Inspect, inspect, read_alongside};
 #[cfg(feature = "controller")]
 pub use lock::*;
+#[cfg(feature = "controller")]
+pub use names::is_projector;
 pub use ranges::{Listing, Ranges};
 #[cfg(feature = "controller")]
 pub use select::{narrow, select};

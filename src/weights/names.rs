@@ -38,7 +38,7 @@ pub(super) fn base_name(name: &str) -> &str {
 }
 
 /// A vision or audio projector of llama.cpp, which is no set of weights of its own.
-pub(super) fn is_projector(name: &str) -> bool {
+pub fn is_projector(name: &str) -> bool {
     base_name(name).to_ascii_lowercase().starts_with("mmproj")
 }
 

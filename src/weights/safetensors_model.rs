@@ -295,6 +295,7 @@ fn build(tensors: Tensors, files: Vec<VariantFile>, config: Config, plain: &str)
         tensors,
         architecture: Architecture { ..architecture },
         quantisation: quantisation.map(|found| Quantisation { ..found }),
+        projector: None,
         notes,
     })
 }

@@ -9,10 +9,10 @@ pub fn narrow(listing: &Listing, selector: &str) -> Listing {
     if listing.size(selector).is_some() {
         if let Some(set) = shard(selector, ".gguf") {
             let same = |name: &str| shard(name, ".gguf").is_some_and(|s| (s.stem, s.count) == (set.stem, set.count));
-            return listing.only(same);
+            return listing.only(|name| same(name) || is_projector(name));
         }
         if selector.ends_with(".gguf") {
-            return listing.only(|name| name == selector);
+            return listing.only(|name| name == selector || is_projector(name));
         }
         // Safetensors are read with what lies beside them.
         let folder = &selector[..selector.rfind('/').map_or(0, |at| at + 1)];
@@ -23,8 +23,13 @@ pub fn narrow(listing: &Listing, selector: &str) -> Listing {
     if !below.is_empty() {
         return below;
     }
-    let named = listing.only(|name| name.ends_with(".gguf") && !is_projector(name) && has_word(name, selector));
-    if named.is_empty() { listing.clone() } else { named }
+    let named = |name: &str| name.ends_with(".gguf") && !is_projector(name) && has_word(name, selector);
+    // A projector belongs to whatever is chosen.
+    if listing.only(named).is_empty() {
+        listing.clone()
+    } else {
+        listing.only(|name| named(name) || is_projector(name))
+    }
 }
 
 /// The variants of a (narrowed) repository that a selector means; none where nothing is meant.
@@ -83,12 +88,12 @@ mod tests {
         ];
         let listing = Listing::new(files.map(|name| (name, 1))).expect("plain names");
         let narrowed = |selector: &str| narrow(&listing, selector);
-        assert_eq!(names(&narrowed("q4_k_m")), ["m-Q4_K_M.gguf"]);
-        assert_eq!(names(&narrowed("Q4_K")), ["m.Q4_K.gguf"]);
-        assert_eq!(names(&narrowed("Q4_K_XL")), ["m-UD-Q4_K_XL.gguf"]);
-        assert_eq!(names(&narrowed("m-Q4_K_S.gguf")), ["m-Q4_K_S.gguf"]);
-        assert_eq!(narrowed("Q8_0").iter().count(), 2);
-        assert_eq!(narrowed("q8_0/m-q8_0-00002-of-00002.gguf").iter().count(), 2, "all shards");
+        assert_eq!(names(&narrowed("q4_k_m")), ["m-Q4_K_M.gguf", "mmproj-Q4_K_M.gguf"]);
+        assert_eq!(names(&narrowed("Q4_K")), ["m.Q4_K.gguf", "mmproj-Q4_K_M.gguf"]);
+        assert_eq!(names(&narrowed("Q4_K_XL")), ["m-UD-Q4_K_XL.gguf", "mmproj-Q4_K_M.gguf"]);
+        assert_eq!(names(&narrowed("m-Q4_K_S.gguf")), ["m-Q4_K_S.gguf", "mmproj-Q4_K_M.gguf"]);
+        assert_eq!(narrowed("Q8_0").iter().count(), 3, "and the projector");
+        assert_eq!(narrowed("q8_0/m-q8_0-00002-of-00002.gguf").iter().count(), 3, "all shards");
         assert_eq!(names(&narrowed("fp8")), ["fp8/config.json", "fp8/model.safetensors"]);
         assert_eq!(narrowed("model.safetensors").iter().count(), 7, "with what lies beside it");
         assert_eq!(narrowed("bf16").iter().count(), files.len(), "only headers can tell");

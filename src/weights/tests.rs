@@ -117,6 +117,12 @@ fn split_gguf_is_all_shards_or_none() {
     assert!(split.tensors.layer_bytes[1] > 256 * 512 / 256 * 144);
     assert!(variants.iter().all(|variant| variant.files.iter().all(|file| !file.name.contains("mmproj"))));
     assert!(split.notes.iter().any(|note| note.contains("mmproj-f16.gguf")));
+    let beside = split.projector.as_ref().map(|file| (file.name.as_str(), file.size_bytes));
+    assert_eq!(beside, Some(("mmproj-f16.gguf", Some(1_300_000_000))));
+    // Of several, one that every accelerator computes in.
+    let more = [empty("mmproj-f32.gguf", 2_600_000_000), empty("mmproj-BF16.gguf", 1_300_000_000)];
+    let variants = inspect_memory(&all.iter().cloned().chain(more).collect::<Vec<_>>()).expect("readable");
+    assert!(variants.iter().all(|v| v.projector.as_ref().is_some_and(|file| file.name == "mmproj-f16.gguf")));
 
     let variants = inspect_memory(&[q3, first.clone(), projector]).expect("the other is usable");
     assert_eq!(variants.len(), 1);

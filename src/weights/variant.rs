@@ -27,6 +27,9 @@ pub struct Variant {
     pub architecture: Architecture,
     /// Quantisation method and block, where quantised.
     pub quantisation: Option<Quantisation>,
+    /// A vision projector in a file of its own beside GGUF weights; it is not among the files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub projector: Option<VariantFile>,
     /// Findings worth a warning, such as an architecture that is sized conservatively.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,

@@ -8,7 +8,7 @@ use crate::inventory::{
 };
 
 const KIND: &str = "NVIDIA H100 80GB HBM3 81559 MiB";
-const RAN: Ran<'static> = Ran { revision: "sha256:1", accelerator: Some(KIND) };
+const RAN: Ran<'static> = Ran { revision: "sha256:1", accelerator: Some(KIND), layers: &[] };
 
 /// A run of this demand in which every rank took these parts.
 fn ran(demand: &Demand<'_>, parts: MeasuredParts) -> Calibration {
@@ -25,6 +25,7 @@ fn ran(demand: &Demand<'_>, parts: MeasuredParts) -> Calibration {
             context: demand.context,
             concurrency: u64::from(demand.concurrency),
             per_accelerator: vec![PlannedParts::default(); ranks],
+            layers: Vec::new(),
             host: PlannedParts::default(),
         },
         measured: MeasuredMemory { per_accelerator: vec![parts; ranks], ..MeasuredMemory::default() },
@@ -136,6 +137,7 @@ fn only_the_same_counts_and_on_every_node_of_the_kind() {
     assert_eq!(count(RAN, &Demand { context: 1, concurrency: 9, ..demand }), 1);
     assert_eq!(count(Ran { revision: "sha256:2", ..RAN }, &demand), 0);
     assert_eq!(count(Ran { accelerator: Some("x"), ..RAN }, &demand), 0);
+    assert_eq!(count(Ran { layers: &[20, 12], ..RAN }, &demand), 0);
     for other in [
         Demand { version: Some("0.11.1"), ..demand },
         Demand { version: None, ..demand },

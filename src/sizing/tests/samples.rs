@@ -57,6 +57,7 @@ pub(super) fn model(
             known: true,
         },
         quantisation: None,
+        projector: None,
         notes: Vec::new(),
     }
 }

@@ -21,6 +21,7 @@ fn variant(id: &str, quality: &str, files: Vec<LockedFile>) -> LockedVariant {
         quantisation: None,
         tensors: Tensors { total_bytes: 100, layer_bytes: vec![10, 20], exact: true, ..Tensors::default() },
         architecture: architecture(2, 256, 4, 2),
+        projector: None,
         notes: Vec::new(),
     }
 }
@@ -238,6 +239,7 @@ prop_compose! {
             quantisation: Some(Quantisation { method: "gguf".to_owned(), bits: block, block }),
             tensors: Tensors { total_bytes: parts.iter().sum(), layer_bytes: parts, ..Tensors::default() },
             architecture,
+            projector: None,
             notes,
         }
     }
