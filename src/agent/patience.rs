@@ -102,23 +102,23 @@ mod tests {
     fn a_silent_peer_is_given_up_and_a_talking_one_is_not() {
         let (given_up, gave_up) = mpsc::channel();
         let waiting = Waiting::default();
-        waiting.watch(Duration::from_millis(300), move || given_up.send(()).expect("the test listens"));
+        waiting.watch(Duration::from_secs(3), move || given_up.send(()).expect("the test listens"));
         let (mut reader, mut writer) = io::pipe().expect("a pipe");
         let talker = std::thread::spawn(move || {
-            for _ in 0..5 {
-                std::thread::sleep(Duration::from_millis(100));
+            for _ in 0..8 {
+                std::thread::sleep(Duration::from_millis(500));
                 writer.write_all(b"x").expect("read");
             }
             writer
         });
         let mut watched = Watched(&mut reader, waiting);
-        for _ in 0..5 {
+        for _ in 0..8 {
             watched.read_exact(&mut [0]).expect("written");
         }
         assert!(gave_up.try_recv().is_err(), "a peer that talks was given up");
         let silent = talker.join().expect("ended");
         let end = std::thread::spawn(move || {
-            gave_up.recv_timeout(Duration::from_secs(20)).expect("a silent peer was waited for");
+            gave_up.recv_timeout(Duration::from_secs(60)).expect("a silent peer was waited for");
             drop(silent);
         });
         assert_eq!(watched.read(&mut [0]).expect("ended"), 0);

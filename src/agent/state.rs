@@ -314,6 +314,7 @@ impl Record {
             engine: self.spec.engine,
             variant: self.spec.variant.clone(),
             accelerators: self.spec.accelerators.clone(),
+            layers: self.spec.sized_for.as_ref().map(|sized| sized.layers.clone()).unwrap_or_default(),
             port: if self.port == 0 { self.spec.port } else { self.port },
             state,
             running,

@@ -43,6 +43,9 @@ pub struct SizedFor {
     pub concurrency: u64,
     /// Planned bytes, in rank order; empty on the CPU.
     pub per_accelerator: Vec<PlannedParts>,
+    /// Layers of each accelerator, where its engine was told.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<u32>,
     /// Planned bytes of the host.
     pub host: PlannedParts,
 }
@@ -155,10 +158,13 @@ impl Calibration {
         (each.len() == self.sized_for.per_accelerator.len()).then_some((planned, measured))
     }
 
-    /// Where the planned accelerators do not hold all layers: how many are there, of how many.
+    /// Where the planned accelerators do not hold all layers that were meant for them: how many are there, of how many.
     pub fn spilled(&self) -> Option<(u32, u32)> {
         let [there, all] = self.measured.offloaded_layers?;
-        (!self.sized_for.per_accelerator.is_empty() && there < all).then_some((there, all))
+        // The log counts the output head as one more.
+        let told: u32 = self.sized_for.layers.iter().sum();
+        let meant = if told == 0 { all } else { all.min(told.saturating_add(1)) };
+        (!self.sized_for.per_accelerator.is_empty() && there < meant).then_some((there, all))
     }
 }
 
@@ -195,6 +201,14 @@ mod tests {
         let higher = one(12, "3").after(&first);
         assert_eq!((higher.measured.per_accelerator[0].used_bytes, higher.at.as_str()), (Some(12), "3"));
         assert_eq!(higher.totals(), Some((9, 12)));
+        // Layers that were meant for host memory have not spilled there.
+        let mut offloaded = one(1, "4");
+        offloaded.measured.offloaded_layers = Some([21, 33]);
+        assert_eq!(offloaded.spilled(), Some((21, 33)));
+        offloaded.sized_for.layers = vec![20];
+        assert_eq!(offloaded.spilled(), None);
+        offloaded.measured.offloaded_layers = Some([20, 33]);
+        assert_eq!(offloaded.spilled(), Some((20, 33)));
         let mut unseen = one(1, "4");
         unseen.measured.per_accelerator.clear();
         assert_eq!(unseen.totals(), None);

@@ -377,6 +377,9 @@ pub struct InstanceFacts {
     pub variant: String,
     /// UUIDs it is bound to, in rank order; empty on CPU.
     pub accelerators: Vec<String>,
+    /// Layers of each of them, where its engine was told.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<u32>,
     /// Its port.
     pub port: u16,
     /// What it is doing.
@@ -473,9 +476,11 @@ pub struct EgressLink {
 }
 
 impl Inventory {
-    /// A node's facts by name.
+    /// A node's facts by name; at once where the nodes are in the order of their names, as they should be.
     pub fn node(&self, name: &str) -> Option<&NodeFacts> {
-        self.nodes.iter().find(|node| node.name == name)
+        let at = self.nodes.partition_point(|node| node.name.as_str() < name);
+        let there = self.nodes.get(at).filter(|node| node.name == name);
+        there.or_else(|| self.nodes.iter().find(|node| node.name == name))
     }
 }
 

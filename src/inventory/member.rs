@@ -29,9 +29,63 @@ pub struct MemberRecord {
     pub applied: Option<Applied>,
     /// What ran when it ended, so that a node that is away is not taken for an empty one.
     pub instances: Vec<MemberInstance>,
+    /// What moved, or was stopped for a higher rank, in the hour before the last apply ended; oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub moves: Vec<PastMove>,
+    /// What people agreed to and nobody has done yet; oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub approvals: Vec<Approved>,
+    /// The egress nodes that it chose, so that a wobble of the measurements changes none of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub egress: Vec<MemberEgress>,
     /// What a newer version added.
     #[serde(flatten)]
     pub other: BTreeMap<String, serde_json::Value>,
+}
+
+/// A move, or a stop that made room for a higher rank.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PastMove {
+    /// When the apply did it, Unix milliseconds.
+    pub at_unix_ms: u64,
+    /// Model.
+    pub model: String,
+    /// The node that it left.
+    pub node: String,
+}
+
+/// Somebody's yes to steps of a plan.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Approved {
+    /// What it was asked for by.
+    pub id: String,
+    /// Who agreed, as the config names people.
+    pub by: String,
+    /// The login it came from, `user@host`.
+    pub login: String,
+    /// When, Unix milliseconds.
+    pub at_unix_ms: u64,
+    /// Why.
+    pub reason: String,
+    /// Keys of the steps.
+    pub steps: Vec<String>,
+}
+
+/// Most moves that are remembered; the oldest are forgotten first.
+pub const MOVES_LENGTH: usize = 1_000;
+
+/// An egress node as the last apply left it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MemberEgress {
+    /// The provider's model.
+    pub provider_model: String,
+    /// The agent; `None` where no agent uses the model.
+    pub agent: Option<String>,
+    /// Its egress node.
+    pub node: String,
 }
 
 /// An instance as the last apply left it.
@@ -68,6 +122,7 @@ impl MemberInstance {
             engine: self.engine,
             variant: self.variant.clone(),
             accelerators: self.accelerators.clone(),
+            layers: Vec::new(),
             port: self.port,
             state: InstanceState::Ready,
             running: false,

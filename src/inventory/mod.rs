@@ -7,6 +7,7 @@ mod calibration;
 mod collected;
 mod endpoint;
 mod facts;
+mod like;
 mod links;
 mod member;
 mod read;
