@@ -116,6 +116,135 @@ pub fn minimise(
     best
 }
 
+/// A column that is found while a relaxation is solved: its factors by row, and its greatest value.
+#[derive(Debug, Clone)]
+pub struct Late {
+    /// Factors by row of the program.
+    pub rows: Linear,
+    /// Greatest value.
+    pub max: f64,
+}
+
+/// The optimum of a relaxation over the columns that it has so far.
+#[derive(Debug, Clone)]
+pub struct Relaxed {
+    /// Its value.
+    pub value: f64,
+    /// Values of the program's columns.
+    pub point: Vec<f64>,
+    /// Values of the late columns.
+    pub late: Vec<f64>,
+    /// What one more on the right side of each row changes in the value; none is above 0.
+    pub duals: Vec<f64>,
+}
+
+/// How a relaxation ended.
+#[derive(Debug, Clone, Default)]
+pub struct Relaxation {
+    /// The last optimum; `None` where the solver failed or met a limit before the first.
+    pub last: Option<Relaxed>,
+    /// Whether the last run met a limit of time.
+    pub aborted: bool,
+    /// Simplex iterations in all.
+    pub iterations: u64,
+}
+
+/// Minimises `objective` without integrality over the program, further rows, and columns that are found on the way.
+///
+/// After every optimum `price` sees it and answers with more columns, to which the solver goes on from where it was;
+/// with none it ends. One thread, a fixed seed; every run is limited to `iterations` simplex iterations.
+pub fn relax(
+    program: &Program,
+    further: &[Row],
+    objective: &[(usize, f64)],
+    late: &[Late],
+    limits: (i32, f64),
+    price: &mut dyn FnMut(&Relaxed) -> Vec<Late>,
+) -> Relaxation {
+    let mut ended = Relaxation::default();
+    let mut all = late.to_vec();
+    // Where going on from the last basis fails, once more from none.
+    while resume(program, further, objective, &mut all, limits, price, &mut ended) {}
+    ended
+}
+
+/// Solves and prices until nothing is left to do; `true` where the solver failed after it had come some way.
+fn resume(
+    program: &Program,
+    further: &[Row],
+    objective: &[(usize, f64)],
+    all: &mut Vec<Late>,
+    limits: (i32, f64),
+    price: &mut dyn FnMut(&Relaxed) -> Vec<Late>,
+    ended: &mut Relaxation,
+) -> bool {
+    let Ok(mut model) = ProblemVariables::new().minimise(Expression::default()).using(good_lp::highs).try_into_inner()
+    else {
+        return false;
+    };
+    model.make_quiet();
+    let options = model.try_set_option("threads", 1).is_ok()
+        && model.try_set_option("parallel", "off").is_ok()
+        && model.try_set_option("random_seed", 0).is_ok()
+        && model.try_set_option("solver", "simplex").is_ok()
+        && model.try_set_option("simplex_iteration_limit", limits.0).is_ok()
+        && model.try_set_option("time_limit", limits.1).is_ok();
+    if !options {
+        return false;
+    }
+    // Rows first, without factors: columns can then be added one by one.
+    let mut rows = Vec::new();
+    for row in program.rows.iter().chain(further) {
+        let Ok(row) = model.try_add_row(..=row.limit, []) else { return false };
+        rows.push(row);
+    }
+    let mut factors: Vec<Linear> = vec![Linear::new(); program.columns.len()];
+    for (index, row) in program.rows.iter().chain(further).enumerate() {
+        row.terms.iter().for_each(|(column, factor)| factors[*column].push((index, *factor)));
+    }
+    let mut costs = vec![0.0; program.columns.len()];
+    objective.iter().for_each(|(column, factor)| costs[*column] += factor);
+    for ((column, factors), cost) in program.columns.iter().zip(factors).zip(costs) {
+        let factors = factors.into_iter().map(|(row, factor)| (rows[row], factor));
+        if model.try_add_column(cost, column.min..=column.max, factors).is_err() {
+            return false;
+        }
+    }
+    let mut more = all.clone();
+    let mut solved_before = false;
+    loop {
+        for column in more {
+            let factors = column.rows.into_iter().map(|(row, factor)| (rows[row], factor));
+            if model.try_add_column(0.0, 0.0..=column.max, factors).is_err() {
+                return false;
+            }
+        }
+        let Ok(solved) = model.try_solve() else { return solved_before };
+        ended.iterations += u64::try_from(solved.simplex_iteration_count()).unwrap_or(0);
+        let status = format!("{:?}", solved.status());
+        if status != "Optimal" {
+            ended.aborted = status.contains("TimeLimit");
+            return solved_before && !ended.aborted;
+        }
+        solved_before = true;
+        let solution = solved.get_solution();
+        let (point, late) = solution.columns().split_at(program.columns.len());
+        let relaxed = Relaxed {
+            value: solved.objective_value(),
+            point: point.to_vec(),
+            late: late.to_vec(),
+            duals: solution.dual_rows().to_vec(),
+        };
+        more = price(&relaxed);
+        all.extend(more.iter().cloned());
+        ended.last = Some(relaxed);
+        if more.is_empty() {
+            return false;
+        }
+        model = solved.into();
+    }
+}
+
 fn run(
     program: &Program,
     further: &[Row],

@@ -1,0 +1,252 @@
+//! Parts of a problem that nothing connects: solved by themselves, on several threads where wanted, and put together in
+//! their order, so that the answer is the same with any number of threads.
+//!
+//! Models are connected where they may run on equal nodes, where they run on one node, or by a quota; where there is traffic, all are. The strict tiers
+//! are sums over the models, so the best of every part is the best of all. Only the balance is shared: every part
+//! counts a share of its weight, which is never more than what all count together, so bounds stay true.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+
+use super::run::{self, Decided, Solved};
+use crate::placement::tiers::{Answer, Event, Watch};
+use crate::placement::{Limits, Problem, Shape, TailTier, Term, Tier, price};
+
+/// Solves all tiers of a large problem.
+pub fn solve(problem: &Problem, limits: &Limits, events: Watch<'_>) -> Answer {
+    // Models that send to each other, or out, are not looked at apart.
+    let connected = !problem.traffic.is_empty() || !problem.ways_out.is_empty();
+    let parts = if connected { Vec::new() } else { parts(problem) };
+    let costs = price::costs(problem);
+    if parts.len() < 2 {
+        let solved = run::solve(problem, costs, limits, events);
+        events.tell(Event::Columns { columns: solved.size.0, rows: solved.size.1 });
+        let tiers = solved.tiers.into_values().map(tier).collect();
+        return Answer { layout: solved.layout, tiers, aborted: solved.aborted };
+    }
+    let solved = shared_out(problem, &costs, &parts, limits, events);
+    together(problem, &parts, solved, events)
+}
+
+/// Models and nodes that are connected, both ascending.
+#[derive(Debug, Default)]
+struct Part {
+    models: Vec<usize>,
+    nodes: Vec<usize>,
+    /// Indices of what runs of its models.
+    running: Vec<usize>,
+}
+
+/// Joins sets; a set is named by its least member.
+struct Sets(Vec<usize>);
+
+impl Sets {
+    fn of(&mut self, mut one: usize) -> usize {
+        while self.0[one] != one {
+            self.0[one] = self.0[self.0[one]];
+            one = self.0[one];
+        }
+        one
+    }
+
+    fn join(&mut self, one: usize, other: usize) {
+        let (one, other) = (self.of(one), self.of(other));
+        self.0[one.max(other)] = one.min(other);
+    }
+}
+
+fn parts(problem: &Problem) -> Vec<Part> {
+    let nodes = problem.nodes.len();
+    let mut sets = Sets((0..nodes + problem.models.len()).collect());
+    for alike in &problem.alike {
+        alike.iter().skip(1).for_each(|other| sets.join(alike[0], *other));
+    }
+    let mut homeless: Option<usize> = None;
+    for (index, model) in problem.models.iter().enumerate() {
+        for shape in &model.shapes {
+            sets.join(shape.node, nodes + index);
+            shape.further.iter().for_each(|part| sets.join(part.node, nodes + index));
+        }
+        // What can run nowhere is one part.
+        if model.shapes.is_empty() {
+            sets.join(*homeless.get_or_insert(nodes + index), nodes + index);
+        }
+    }
+    for quota in &problem.quotas {
+        let mut models = quota.models.iter().filter_map(|name| problem.model(name));
+        if let Some(first) = models.next() {
+            models.for_each(|other| sets.join(nodes + first, nodes + other));
+        }
+    }
+    let mut running = Vec::new();
+    for (index, instance) in problem.running.iter().enumerate() {
+        let Some(model) = problem.model(&instance.model) else { continue };
+        running.push((index, model));
+        if let Some(node) = problem.node(&instance.node) {
+            sets.join(node, nodes + model);
+        }
+    }
+    let mut parts: BTreeMap<usize, Part> = BTreeMap::new();
+    for model in 0..problem.models.len() {
+        parts.entry(sets.of(nodes + model)).or_default().models.push(model);
+    }
+    for node in 0..nodes {
+        if let Some(part) = parts.get_mut(&sets.of(node)) {
+            part.nodes.push(node);
+        }
+    }
+    for (index, model) in running {
+        parts.entry(sets.of(nodes + model)).or_default().running.push(index);
+    }
+    parts.into_values().collect()
+}
+
+impl Part {
+    /// The part as a problem; `share` of the weight of the balance is its own.
+    fn problem(&self, whole: &Problem, share: f64) -> Problem {
+        let mut at = vec![usize::MAX; whole.nodes.len()];
+        self.nodes.iter().enumerate().for_each(|(new, old)| at[*old] = new);
+        let shape = |shape: &Shape| {
+            let mut shape = shape.clone();
+            shape.node = at[shape.node];
+            shape.further.iter_mut().for_each(|part| part.node = at[part.node]);
+            shape
+        };
+        let model = |model: &usize| {
+            let model = &whole.models[*model];
+            let shapes = model.shapes.iter().map(shape).collect();
+            crate::placement::ModelDemand { shapes, ..model.clone() }
+        };
+        let tier = |tier: &TailTier| {
+            let weight =
+                |(term, weight): &(Term, f64)| (*term, if *term == Term::Balance { weight * share } else { *weight });
+            TailTier { name: tier.name.clone(), terms: tier.terms.iter().map(weight).collect() }
+        };
+        let models: Vec<_> = self.models.iter().map(model).collect();
+        let own = |name: &String| models.binary_search_by(|m: &crate::placement::ModelDemand| m.name.cmp(name)).is_ok();
+        Problem {
+            nodes: self.nodes.iter().map(|node| whole.nodes[*node].clone()).collect(),
+            running: self.running.iter().map(|index| whole.running[*index].clone()).collect(),
+            tail: whole.tail.iter().map(tier).collect(),
+            alike: if whole.alike.is_empty() {
+                Vec::new()
+            } else {
+                self.nodes.iter().map(|node| whole.alike[*node].iter().map(|other| at[*other]).collect()).collect()
+            },
+            quotas: whole.quotas.iter().filter(|quota| quota.models.iter().any(own)).cloned().collect(),
+            threshold: whole.threshold,
+            limits: whole.limits,
+            models,
+            ..Problem::default()
+        }
+    }
+}
+
+/// What share of the weight of the balance a part counts: its share of the replicas.
+fn shares(problem: &Problem, parts: &[Part]) -> Vec<f64> {
+    let replicas = |part: &Part| part.models.iter().map(|m| f64::from(problem.models[*m].desired)).sum::<f64>();
+    let all = parts.iter().map(replicas).sum::<f64>().max(1.0);
+    parts.iter().map(|part| replicas(part) / all).collect()
+}
+
+/// What a thread tells.
+enum Told {
+    Event(Event),
+    Solved(usize, Solved),
+}
+
+fn shared_out(
+    problem: &Problem,
+    costs: &[Vec<f64>],
+    parts: &[Part],
+    limits: &Limits,
+    events: Watch<'_>,
+) -> Vec<Solved> {
+    let shares = shares(problem, parts);
+    let next = AtomicUsize::new(0);
+    let (sender, receiver) = mpsc::channel();
+    let mut solved: Vec<Solved> = vec![Solved::default(); parts.len()];
+    std::thread::scope(|scope| {
+        for _ in 0..limits.threads.clamp(1, parts.len()) {
+            let (sender, next, shares) = (sender.clone(), &next, &shares);
+            scope.spawn(move || {
+                let tell = |event: Event| {
+                    // Nobody listens only where the other side ended in a panic.
+                    let _ = sender.send(Told::Event(event));
+                };
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(part) = parts.get(index) else { break };
+                    let own = part.problem(problem, shares[index]);
+                    let costs = part.nodes.iter().map(|node| costs[*node].clone()).collect();
+                    let solved = run::solve(&own, costs, limits, Watch(&tell));
+                    let _ = sender.send(Told::Solved(index, solved));
+                }
+            });
+        }
+        drop(sender);
+        let mut first = 0;
+        for told in receiver {
+            match told {
+                Told::Event(Event::Search) => events.tell(Event::Search),
+                Told::Event(Event::Incumbent) => {
+                    first += 1;
+                    if first == parts.len() {
+                        events.tell(Event::Incumbent);
+                    }
+                }
+                Told::Event(_) => {}
+                Told::Solved(index, of) => solved[index] = of,
+            }
+        }
+    });
+    solved
+}
+
+/// Copies and tiers of all parts.
+fn together(problem: &Problem, parts: &[Part], solved: Vec<Solved>, events: Watch<'_>) -> Answer {
+    let shares = shares(problem, parts);
+    let weight = |tier: &TailTier| -> f64 {
+        tier.terms.iter().filter(|(term, _)| *term == Term::Balance).map(|(_, weight)| weight).sum()
+    };
+    let busiest = solved.iter().map(|s| s.busiest).fold(0.0, f64::max);
+    let counted: f64 = solved.iter().zip(&shares).map(|(s, share)| share * s.busiest).sum();
+    let mut answer = Answer { layout: Vec::new(), tiers: Vec::new(), aborted: false };
+    let mut tiers: BTreeMap<run::Place, Decided> = BTreeMap::new();
+    let (mut columns, mut rows) = (0, 0);
+    for (part, solved) in parts.iter().zip(solved) {
+        for mut copy in solved.layout {
+            copy.model = part.models[copy.model];
+            copy.node = part.nodes[copy.node];
+            copy.further.iter_mut().for_each(|(node, _)| *node = part.nodes[*node]);
+            copy.kept = copy.kept.map(|index| part.running[index]);
+            answer.layout.push(copy);
+        }
+        for (place, decided) in solved.tiers {
+            let tier = tiers.entry(place).or_insert(Decided { name: decided.name, value: 0.0, bound: 0.0 });
+            tier.value += decided.value;
+            tier.bound += decided.bound;
+        }
+        (columns, rows) = (columns + solved.size.0, rows + solved.size.1);
+        answer.aborted |= solved.aborted;
+    }
+    answer.layout.sort();
+    for own in &problem.tail {
+        for tier in tiers.values_mut().filter(|tier| tier.name == own.name) {
+            tier.value += weight(own) * (busiest - counted);
+        }
+    }
+    answer.tiers = tiers.into_values().map(tier).collect();
+    events.tell(Event::Columns { columns, rows });
+    answer.tiers.iter().for_each(|_| events.tell(Event::Tier));
+    answer
+}
+
+fn tier(decided: Decided) -> Tier {
+    let Decided { name, value, bound } = decided;
+    let distance = (value - bound).abs();
+    let gap = if distance < 1e-6 { 0.0 } else { distance / value.abs().max(1.0) };
+    let clean = |v: f64| (v * 1e6).round() / 1e6 + 0.0;
+    Tier { name, value: clean(value), bound: clean(bound), gap: clean(gap) }
+}
