@@ -18,8 +18,12 @@ pub struct Candidate {
     pub revision: String,
     /// The files, with digests where they were read.
     pub files: Vec<FetchFile>,
+    /// The vision projector beside them, as a file like those. It is among the files where vision is wanted.
+    pub projector: Option<FetchFile>,
     /// Where the bytes are.
     pub origin: Origin,
+    /// Whether they are only for those who accepted terms; `None` where nobody knows.
+    pub gated: Option<bool>,
 }
 
 /// Where a candidate's bytes are.

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::layout::{Copy, Loads, spread_value, whole};
+use super::layout::{Copy, spread_value, tightest, whole};
 use super::refuse::{closest, neighbours};
+use super::room::Room;
+use super::words;
 use super::{Passed, Problem, Removed, Shape, VariantAt};
 use crate::base::{WeightFormat, format_bytes};
 use crate::sizing::{Figures, said, shortage, times, times_gib};
@@ -12,7 +14,7 @@ use crate::sizing::{Figures, said, shortage, times, times_gib};
 pub struct Choice<'p> {
     problem: &'p Problem,
     layout: &'p [Copy],
-    loads: Loads,
+    room: Room<'p>,
     models: Vec<Index<'p>>,
 }
 
@@ -25,6 +27,8 @@ struct Index<'p> {
     removed: BTreeMap<&'p str, Vec<&'p Removed>>,
     /// Copies.
     copies: Vec<&'p Copy>,
+    /// The same by node.
+    here: BTreeMap<usize, Vec<&'p Copy>>,
 }
 
 impl<'p> Choice<'p> {
@@ -43,8 +47,9 @@ impl<'p> Choice<'p> {
         }
         for copy in layout {
             models[copy.model].copies.push(copy);
+            models[copy.model].here.entry(copy.node).or_default().push(copy);
         }
-        Self { problem, layout, loads: Loads::of(problem, layout), models }
+        Self { problem, layout, room: Room::of(problem, layout), models }
     }
 
     /// The candidates that are better than a copy's own, best first, with what kept each from its node.
@@ -57,7 +62,7 @@ impl<'p> Choice<'p> {
         better.sort_by_key(|index| (demand.candidates[*index].quality, *index));
         let passed = |index: usize| Passed {
             variant: demand.candidates[index].label.clone(),
-            reason: self.why_not(copy.model, index, shape.node, Some(copy)),
+            reason: self.why_not(copy.model, index, copy.node, Some(copy)),
         };
         better.into_iter().map(passed).collect()
     }
@@ -69,11 +74,7 @@ impl<'p> Choice<'p> {
         if copy.kept.is_some() {
             return "already runs here".to_owned();
         }
-        let on = match shape.ranks {
-            0 => "on the CPU".to_owned(),
-            1 => "on one accelerator".to_owned(),
-            ranks => format!("over {ranks} equal accelerators"),
-        };
+        let on = words::on(self.problem, demand, shape);
         let label = match demand.candidates.get(shape.candidate) {
             Some(candidate) if demand.candidates.len() > 1 => &candidate.label,
             _ => return format!("fits here, {on}"),
@@ -90,7 +91,8 @@ impl<'p> Choice<'p> {
         }
     }
 
-    /// Every candidate of every model on every node of the config.
+    /// Every candidate of every model on every node of the config. Of nodes that are alike, those that run it, and for
+    /// the others the one with most room.
     pub fn variants(&self) -> Vec<VariantAt> {
         let mut all = Vec::new();
         for (model, demand) in self.problem.models.iter().enumerate() {
@@ -98,29 +100,29 @@ impl<'p> Choice<'p> {
             order.sort_by_key(|index| (demand.candidates[*index].quality, *index));
             for index in order {
                 let label = &demand.candidates[index].label;
-                let row = |node: &str, replicas: u32, reason: String| VariantAt {
+                let row = |node: &str, alike: u32, replicas: u32, reason: String| VariantAt {
                     model: demand.name.clone(),
                     variant: label.clone(),
                     node: node.to_owned(),
+                    alike,
                     replicas,
                     reason,
                 };
                 if let Some(removed) = self.models[model].everywhere(label) {
-                    all.push(row("*", 0, removed.reason.text.clone()));
+                    all.push(row("*", 0, 0, removed.reason.text.clone()));
                     continue;
                 }
-                for (node, supply) in self.problem.nodes.iter().enumerate().filter(|(_, supply)| supply.member) {
-                    let here = |copy: &&&Copy| {
-                        let shape = &demand.shapes[copy.shape];
-                        shape.node == node && shape.candidate == index
-                    };
-                    let copies: Vec<&&Copy> = self.models[model].copies.iter().filter(here).collect();
+                for (node, alike) in self.nodes(model, index) {
+                    let supply = &self.problem.nodes[node];
+                    let here = self.models[model].here.get(&node).into_iter().flatten();
+                    let copies: Vec<&&Copy> =
+                        here.filter(|copy| demand.shapes[copy.shape].candidate == index).collect();
                     all.push(match copies.first() {
                         Some(copy) => {
                             let because = self.because(copy, &self.better(copy));
-                            row(&supply.name, copies.len() as u32, because)
+                            row(&supply.name, alike, copies.len() as u32, because)
                         }
-                        None => row(&supply.name, 0, self.beside_its_own(model, index, node)),
+                        None => row(&supply.name, alike, 0, self.beside_its_own(model, index, node)),
                     });
                 }
             }
@@ -128,12 +130,37 @@ impl<'p> Choice<'p> {
         all
     }
 
+    /// The nodes of the config that there is something to say about of a candidate, and how many more are like each.
+    fn nodes(&self, model: usize, candidate: usize) -> Vec<(usize, u32)> {
+        let problem = self.problem;
+        if problem.alike.is_empty() {
+            return (0..problem.nodes.len()).filter(|node| problem.nodes[*node].member).map(|node| (node, 0)).collect();
+        }
+        let Index { shapes, here, .. } = &self.models[model];
+        let runs = |node: usize| {
+            let of = |copy: &&Copy| problem.models[model].shapes[copy.shape].candidate == candidate;
+            here.get(&node).is_some_and(|copies| copies.iter().any(of))
+        };
+        let mut found: Vec<(usize, u32)> = here.keys().copied().filter(|node| runs(*node)).map(|n| (n, 0)).collect();
+        for class in problem.classes().filter(|class| problem.nodes[*class].member) {
+            let most = shapes.get(&(candidate, class)).and_then(|shapes| shapes.first());
+            let order = most.map_or_else(|| problem.stands_for(class).into(), |shape| self.room.for_shape(shape));
+            // One where the model does not run, before one where it runs otherwise.
+            let free = order.iter().find(|node| !here.contains_key(node));
+            let Some(node) = free.or_else(|| order.iter().find(|node| !runs(**node))) else { continue };
+            let all = order.len() - found.iter().filter(|(node, _)| self.room.representative(*node) == class).count();
+            found.push((*node, (all as u32).saturating_sub(1)));
+        }
+        found.sort_unstable();
+        found
+    }
+
     /// Why a candidate is not on a node where another candidate of its model may be.
     fn beside_its_own(&self, model: usize, candidate: usize, node: usize) -> String {
         let demand = &self.problem.models[model];
-        let own = self.models[model].copies.iter().find(|copy| demand.shapes[copy.shape].node == node);
+        let own = self.models[model].here.get(&node).and_then(|copies| copies.first());
         // What cannot run here at all says why, whatever is here.
-        let able = self.models[model].shapes.contains_key(&(candidate, node));
+        let able = self.models[model].shapes.contains_key(&(candidate, self.room.representative(node)));
         let Some(own) = own.filter(|_| able) else { return self.why_not(model, candidate, node, None) };
         let taken = &demand.candidates[demand.shapes[own.shape].candidate];
         if taken.quality > demand.candidates[candidate].quality {
@@ -147,7 +174,7 @@ impl<'p> Choice<'p> {
         let of = |copy: &Copy| {
             let shape = &self.problem.models[copy.model].shapes[copy.shape];
             let note = shape.unchecked.as_ref()?;
-            Some(format!("{}: {note}", self.problem.nodes[shape.node].name))
+            Some(format!("{}: {note}", self.problem.nodes[copy.node].name))
         };
         let notes: BTreeSet<String> = self.layout.iter().filter_map(of).collect();
         notes.into_iter().collect()
@@ -164,13 +191,14 @@ impl<'p> Choice<'p> {
         if let Some((_, text)) = supply.closed.as_ref().filter(|_| instead.is_none()) {
             return text.clone();
         }
-        if let Some(shapes) = index.shapes.get(&(candidate, node)) {
+        let representative = self.room.representative(node);
+        if let Some(shapes) = index.shapes.get(&(candidate, representative)) {
             if let Some((_, text)) = &supply.closed {
                 return text.clone();
             }
             return self.beside(model, shapes, node, instead);
         }
-        let removed = || index.at(&supply.name, &facts.label);
+        let removed = || index.at(&self.problem.nodes[representative].name, &facts.label);
         let engines = removed().next().is_some() && removed().all(|r| r.reason.constraint == "engine");
         match closest(removed()) {
             Some(found) if engines => {
@@ -192,40 +220,39 @@ impl<'p> Choice<'p> {
         let demand = &self.problem.models[model];
         if let Some(label) = &demand.spread_by {
             let value = spread_value(self.problem, label, node);
-            let same = |copy: &Copy| spread_value(self.problem, label, demand.shapes[copy.shape].node) == value;
+            let same = |copy: &Copy| spread_value(self.problem, label, copy.node) == value;
             if self.models[model].copies.iter().any(|copy| Some(*copy) != instead && same(copy)) {
                 return format!("a replica already runs where `{label}` is `{value}`, and they must be spread");
             }
         }
+        // Shapes name the node that stands for this one.
+        let representative = self.room.representative(node);
         // What the copy that is there holds would be free.
         let own = instead.map(|copy| (copy, &demand.shapes[copy.shape]));
-        let left = |position: usize| {
-            let held = own.filter(|(copy, _)| copy.accelerators.contains(&position)).map_or(0, |(_, s)| s.claimed());
-            let load = self.loads.accelerators[node][position].saturating_sub(held);
-            supply.accelerators[position].capacity_bytes.saturating_sub(load)
+        let left = |at: usize, position: usize| {
+            let at = if at == representative { node } else { at };
+            let own = own.iter().flat_map(|(copy, shape)| copy.on(shape));
+            let held: u64 =
+                own.filter(|(_, n, on)| *n == at && on.contains(&position)).map(|(span, ..)| span.claimed).sum();
+            let load = self.room.loads.accelerators[at][position].saturating_sub(held);
+            self.problem.nodes[at].accelerators[position].capacity_bytes.saturating_sub(load)
         };
         let held = own.map_or(0, |(_, shape)| {
             let pool = supply.unified(&shape.group);
             if pool { shape.pool_bytes() } else { shape.host.total_bytes() }
         });
-        let host = supply.host_capacity_bytes.saturating_sub(self.loads.host[node].saturating_sub(held));
-        let beside = || {
-            let others: Vec<Copy> = self.layout.iter().filter(|copy| Some(*copy) != instead).cloned().collect();
-            neighbours(self.problem, &others, node)
-        };
+        let host = supply.host_capacity_bytes.saturating_sub(self.room.loads.host[node].saturating_sub(held));
+        let beside =
+            || neighbours(self.problem, self.room.on(node).iter().copied().filter(|copy| Some(*copy) != instead));
         // The share that is missing, and of what.
         let short = |shape: &&Shape| -> (f64, String) {
-            let mut free: Vec<u64> = shape.group.iter().map(|position| left(*position)).collect();
-            free.sort_unstable_by(|a, b| b.cmp(a));
-            let needed = shape.claimed();
+            let (span, tightest) = tightest(shape, left);
+            let (needed, ranks) = (span.claimed, span.ranks as u32);
             let missing = |needed: u64, free: u64| needed.saturating_sub(free) as f64 / (needed as f64).max(1.0);
-            if shape.width() > 0 {
-                let tightest = free.get(shape.width() - 1).copied().unwrap_or(0);
-                if tightest < needed {
-                    let (needs, free) = (times(shape.ranks, needed), times_gib(shape.ranks, tightest));
-                    let text = format!("needs {needs}, {free} left{}", beside());
-                    return (missing(needed, tightest), text);
-                }
+            if tightest < needed {
+                let (needs, free) = (times(ranks, needed), times_gib(ranks, tightest));
+                let text = format!("needs {needs}, {free} left{}", beside());
+                return (missing(needed, tightest), text);
             }
             let unified = supply.unified(&shape.group);
             let (needed, free) =

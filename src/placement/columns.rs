@@ -2,13 +2,19 @@
 //!
 //! A shape on a group of equal accelerators is a count of copies and, per accelerator, how many of them have a
 //! rank there. `ranks = width x copies` and `ranks <= copies` on every accelerator are exactly the loads that
-//! copies with distinct accelerators can have, so no set of accelerators is ever enumerated.
+//! copies with distinct accelerators can have, so no set of accelerators is ever enumerated. The parts of a shape share
+//! its count; where two of them may take the same accelerator, their ranks there together are at most the copies.
 
-use std::collections::BTreeMap;
+// Size: every term of the objective reads the same columns; parts of it elsewhere would only pass them around.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::layout::{Capacities, Copy, Layout, keepable, pinned, rounded, spread_value, whole};
 use super::milp::{Linear, Program};
-use super::{Problem, Shape, Term};
+use super::parts::sets;
+use super::policy_rows::PolicyRows;
+use super::traffic::TrafficColumns;
+use super::{Problem, Shape, Span, Term};
 
 /// Memory is written in MiB in the rows, in whole ones.
 pub const UNIT: f64 = 1_048_576.0;
@@ -27,6 +33,16 @@ pub struct Fresh {
     pub count: Linear,
     /// Accelerator positions with the column of their load in ranks.
     pub on: Vec<(usize, usize)>,
+    /// The same of every further part of the shape.
+    pub further: Vec<Vec<(usize, usize)>>,
+}
+
+impl Fresh {
+    /// Columns of all parts of its shape, with the part's node.
+    fn parts<'f>(&'f self, shape: &'f Shape) -> impl Iterator<Item = (Span<'f>, &'f [(usize, usize)])> {
+        let on = std::iter::once(&self.on).chain(&self.further).map(Vec::as_slice);
+        shape.spans().zip(on)
+    }
 }
 
 /// A running instance that may stay: its column is 1 where it does.
@@ -50,6 +66,7 @@ struct Download {
 }
 
 /// The mixed-integer program of a problem, and what its columns mean.
+#[derive(Clone)]
 pub struct Formulation<'p> {
     /// The problem.
     pub problem: &'p Problem,
@@ -77,7 +94,12 @@ pub struct Formulation<'p> {
     pub capacities: Capacities,
     busiest: Option<usize>,
     downloads: Vec<Download>,
+    pub(super) traffic: TrafficColumns,
     largest: f64,
+    /// By node and accelerator.
+    costs: Vec<Vec<f64>>,
+    /// Quotas, hedges, packs.
+    pub policy: PolicyRows,
 }
 
 impl<'p> Formulation<'p> {
@@ -102,7 +124,10 @@ impl<'p> Formulation<'p> {
             capacities: Capacities::of(problem, &copies),
             busiest: None,
             downloads: Vec::new(),
+            traffic: TrafficColumns::default(),
             largest: (largest as f64).max(1.0),
+            costs: super::price::costs(problem),
+            policy: PolicyRows::default(),
         };
         for (index, model) in problem.models.iter().enumerate() {
             let held = protected.iter().filter(|c| c.model == index).count() as u32;
@@ -114,7 +139,9 @@ impl<'p> Formulation<'p> {
         this.supply();
         this.spread();
         this.disks();
+        this.traffic();
         this.balance();
+        this.policies();
         this
     }
 
@@ -132,7 +159,12 @@ impl<'p> Formulation<'p> {
         }
         for (model, demand) in self.problem.models.iter().enumerate() {
             let mut widths: BTreeMap<(usize, crate::base::EngineKind, usize, usize), u32> = BTreeMap::new();
+            let plain = demand.shapes.iter().filter(|shape| shape.further.is_empty());
+            let plain: BTreeSet<(usize, usize)> = plain.map(|shape| (shape.candidate, shape.node)).collect();
             for (index, shape) in demand.shapes.iter().enumerate() {
+                if lean && !shape.further.is_empty() && plain.contains(&(shape.candidate, shape.node)) {
+                    continue;
+                }
                 // Shapes are sorted by ranks within a group.
                 let first = shape.group.first().copied().unwrap_or(usize::MAX);
                 let seen = widths.entry((shape.candidate, shape.engine, shape.node, first)).or_default();
@@ -155,6 +187,9 @@ impl<'p> Formulation<'p> {
         let host = shape.host.total_bytes();
         if shape.keep_only || node.closed.is_some() || room == 0 || host > self.capacities.exact.host[shape.node] {
             return None;
+        }
+        if !shape.further.is_empty() {
+            return self.fresh_in_parts(model, index, shape);
         }
         let bytes = shape.claimed();
         let capacity = &self.capacities.exact.accelerators[shape.node];
@@ -191,7 +226,66 @@ impl<'p> Formulation<'p> {
             }
             (vec![(count, 1.0)], on)
         };
-        Some(Fresh { model, shape: index, count, on })
+        Some(Fresh { model, shape: index, count, on, further: Vec::new() })
+    }
+
+    /// The same of a shape with further parts: one count for all of them.
+    fn fresh_in_parts(&mut self, model: usize, index: usize, shape: &Shape) -> Option<Fresh> {
+        let room = u64::from(self.room[model]);
+        let exact = &self.capacities.exact;
+        let mut groups = Vec::new();
+        let mut most = room;
+        for span in shape.spans() {
+            let node = &self.problem.nodes[span.node];
+            let capacity = &exact.accelerators[span.node];
+            let fits = |position: &usize| node.accelerators[*position].healthy && span.claimed <= capacity[*position];
+            let group: Vec<usize> = span.group.iter().copied().filter(fits).collect();
+            if node.closed.is_some() || group.len() < span.ranks || span.host_bytes > exact.host[span.node] {
+                return None;
+            }
+            let limit = |position: &usize| capacity[*position].checked_div(span.claimed).unwrap_or(room).min(room);
+            let limits: Vec<(usize, u64)> = group.iter().map(|position| (*position, limit(position))).collect();
+            let all: u64 = limits.iter().map(|(_, limit)| *limit).sum();
+            most = most.min(all.checked_div(span.ranks as u64).unwrap_or(room));
+            groups.push((span, limits));
+        }
+        let program = &mut self.program;
+        let count = program.column(0.0, most as f64, true);
+        let mut parts = Vec::new();
+        let mut shared: BTreeMap<(usize, usize), Linear> = BTreeMap::new();
+        for (span, limits) in groups {
+            let on: Vec<(usize, usize)> = if span.ranks == limits.len() {
+                // All of the group: as many ranks as copies on each.
+                for (_, limit) in limits.iter().filter(|(_, limit)| *limit < most) {
+                    program.at_most(vec![(count, 1.0)], *limit as f64);
+                }
+                limits.iter().map(|(position, _)| (*position, count)).collect()
+            } else {
+                limits
+                    .iter()
+                    .map(|(position, limit)| (*position, program.column(0.0, (*limit).min(most) as f64, true)))
+                    .collect()
+            };
+            if span.ranks != on.len() {
+                let mut row: Linear = on.iter().map(|(_, column)| (*column, 1.0)).collect();
+                row.push((count, -(span.ranks as f64)));
+                program.at_most(row.clone(), 0.0);
+                program.at_least(row, 0.0);
+            }
+            for (position, column) in &on {
+                shared.entry((span.node, *position)).or_default().push((*column, 1.0));
+            }
+            parts.push(on);
+        }
+        for mut row in shared.into_values() {
+            if row.len() == 1 && row[0].0 == count {
+                continue;
+            }
+            row.push((count, -1.0));
+            program.at_most(merged(row), 0.0);
+        }
+        let on = parts.remove(0);
+        Some(Fresh { model, shape: index, count: vec![(count, 1.0)], on, further: parts })
     }
 
     fn demand(&mut self) {
@@ -274,27 +368,30 @@ impl<'p> Formulation<'p> {
         let mut hosts: BTreeMap<usize, Linear> = BTreeMap::new();
         let mut uses = Vec::new();
         for kept in &self.kept {
-            let on: Vec<_> = kept.copy.accelerators.iter().map(|p| (*p, kept.column)).collect();
-            uses.push((self.shape(kept.copy.model, kept.copy.shape), on, vec![(kept.column, 1.0)]));
+            for (span, node, on) in kept.copy.on(self.shape(kept.copy.model, kept.copy.shape)) {
+                let on: Vec<_> = on.iter().map(|p| (*p, kept.column)).collect();
+                uses.push((span, node, on, vec![(kept.column, 1.0)]));
+            }
         }
         for fresh in &self.fresh {
-            uses.push((self.shape(fresh.model, fresh.shape), fresh.on.clone(), fresh.count.clone()));
+            for (span, on) in fresh.parts(self.shape(fresh.model, fresh.shape)) {
+                uses.push((span, span.node, on.to_vec(), fresh.count.clone()));
+            }
         }
-        for (shape, on, count) in uses {
+        for (span, node, on, count) in uses {
             let exact = &self.capacities.exact;
             let part = |bytes: u64, capacity: u64| rounded(bytes, capacity) as f64 / UNIT;
-            let bytes = shape.claimed();
             for (position, column) in on {
-                let here = part(bytes, exact.accelerators[shape.node][position]);
-                accelerators.entry((shape.node, position)).or_default().push((column, here));
-                if self.problem.nodes[shape.node].accelerators[position].unified {
-                    let here = part(bytes, exact.host[shape.node]);
-                    hosts.entry(shape.node).or_default().push((column, here));
+                let here = part(span.claimed, exact.accelerators[node][position]);
+                accelerators.entry((node, position)).or_default().push((column, here));
+                if self.problem.nodes[node].accelerators[position].unified {
+                    let here = part(span.claimed, exact.host[node]);
+                    hosts.entry(node).or_default().push((column, here));
                 }
             }
-            let host = part(shape.host.total_bytes(), exact.host[shape.node]);
+            let host = part(span.host_bytes, exact.host[node]);
             if host > 0.0 {
-                hosts.entry(shape.node).or_default().extend(count.iter().map(|(c, f)| (*c, f * host)));
+                hosts.entry(node).or_default().extend(count.iter().map(|(c, f)| (*c, f * host)));
             }
         }
         for ((node, position), row) in accelerators {
@@ -310,18 +407,20 @@ impl<'p> Formulation<'p> {
             let Some(label) = &demand.spread_by else { continue };
             let mut rows: BTreeMap<&str, Linear> = BTreeMap::new();
             for kept in self.kept.iter().filter(|k| k.copy.model == model) {
-                let node = demand.shapes[kept.copy.shape].node;
-                rows.entry(spread_value(self.problem, label, node)).or_default().push((kept.column, 1.0));
+                for value in values(self.problem, label, kept.copy.nodes()) {
+                    rows.entry(value).or_default().push((kept.column, 1.0));
+                }
             }
             for fresh in self.fresh.iter().filter(|f| f.model == model) {
-                let node = demand.shapes[fresh.shape].node;
-                rows.entry(spread_value(self.problem, label, node)).or_default().extend(fresh.count.iter().copied());
+                let nodes = demand.shapes[fresh.shape].spans().map(|span| span.node);
+                for value in values(self.problem, label, nodes) {
+                    rows.entry(value).or_default().extend(fresh.count.iter().copied());
+                }
             }
             for (value, row) in rows {
                 // Protected instances stay, however many share a value.
                 let held = self.kept.iter().filter(|k| k.copy.model == model && demand.protected);
-                let held =
-                    held.filter(|k| spread_value(self.problem, label, demand.shapes[k.copy.shape].node) == value);
+                let held = held.filter(|k| values(self.problem, label, k.copy.nodes()).contains(value));
                 let taken = self.taken(model, label, value);
                 let limit = 1_usize.saturating_sub(taken).max(held.count());
                 self.program.at_most(row, limit as f64);
@@ -378,14 +477,17 @@ impl<'p> Formulation<'p> {
         let mut rows: BTreeMap<usize, Linear> = BTreeMap::new();
         for kept in &self.kept {
             let shape = self.shape(kept.copy.model, kept.copy.shape);
-            let share = shape.per_accelerator.total_bytes() as f64 / self.memory(shape.node);
-            let ranks = kept.copy.accelerators.len() as f64;
-            rows.entry(shape.node).or_default().push((kept.column, share * ranks));
+            for (bytes, (_, node, on)) in planned(shape).zip(kept.copy.on(shape)) {
+                let share = bytes as f64 / self.memory(node);
+                rows.entry(node).or_default().push((kept.column, share * on.len() as f64));
+            }
         }
         for fresh in &self.fresh {
             let shape = self.shape(fresh.model, fresh.shape);
-            let share = shape.per_accelerator.total_bytes() as f64 / self.memory(shape.node);
-            rows.entry(shape.node).or_default().extend(fresh.on.iter().map(|(_, column)| (*column, share)));
+            for (bytes, (span, on)) in planned(shape).zip(fresh.parts(shape)) {
+                let share = bytes as f64 / self.memory(span.node);
+                rows.entry(span.node).or_default().extend(on.iter().map(|(_, column)| (*column, share)));
+            }
         }
         for row in rows.into_values() {
             let mut row = merged(row);
@@ -405,6 +507,12 @@ impl<'p> Formulation<'p> {
         if term == Term::Balance {
             return (self.busiest.map(|column| (column, 1.0)).into_iter().collect(), 0.0);
         }
+        if term == Term::Pack {
+            return (self.pack_term(), 0.0);
+        }
+        if term == Term::Traffic {
+            return (self.traffic.cost(), 0.0);
+        }
         let mut row = Linear::new();
         let mut constant = 0.0;
         for kept in &self.kept {
@@ -416,7 +524,8 @@ impl<'p> Formulation<'p> {
                     -weight
                 }
                 Term::Locality => 0.0,
-                _ => self.price(term, kept.copy.model, shape, &kept.copy.accelerators),
+                Term::Cost => kept.copy.on(shape).map(|(_, node, on)| self.cost(node, on)).sum(),
+                _ => self.price(term, kept.copy.model, shape),
             };
             row.push((kept.column, factor));
         }
@@ -424,9 +533,13 @@ impl<'p> Formulation<'p> {
             let shape = self.shape(fresh.model, fresh.shape);
             match term {
                 Term::Stability => {}
-                Term::Cost => row.extend(fresh.on.iter().map(|(p, column)| (*column, self.share(shape.node, *p)))),
+                Term::Cost => {
+                    for (span, on) in fresh.parts(shape) {
+                        row.extend(on.iter().map(|(p, column)| (*column, self.costs[span.node][*p])));
+                    }
+                }
                 _ => {
-                    let factor = self.price(term, fresh.model, shape, &[]);
+                    let factor = self.price(term, fresh.model, shape);
                     row.extend(fresh.count.iter().map(|(c, f)| (*c, f * factor)));
                 }
             }
@@ -434,21 +547,24 @@ impl<'p> Formulation<'p> {
         (merged(row), constant)
     }
 
-    fn price(&self, term: Term, model: usize, shape: &Shape, accelerators: &[usize]) -> f64 {
+    fn price(&self, term: Term, model: usize, shape: &Shape) -> f64 {
         let demand = &self.problem.models[model];
         match term {
             Term::Quality => f64::from(demand.loss(shape)),
             Term::Latency => shape.slowness(),
             Term::Locality => shape.distance(),
             Term::Preference => f64::from(demand.unmet(&self.problem.nodes[shape.node])),
-            Term::Cost => accelerators.iter().map(|p| self.share(shape.node, *p)).sum(),
-            Term::Stability | Term::Balance => 0.0,
+            Term::Cost | Term::Stability | Term::Balance | Term::Pack | Term::Traffic => 0.0,
         }
     }
 
     /// An accelerator's memory as the share of the largest one's.
     fn share(&self, node: usize, position: usize) -> f64 {
         self.problem.nodes[node].accelerators[position].total_bytes as f64 / self.largest
+    }
+
+    fn cost(&self, node: usize, positions: &[usize]) -> f64 {
+        positions.iter().map(|position| self.costs[node][*position]).sum()
     }
 
     /// The last tier: smallest accelerators, lowest positions, first shapes.
@@ -458,8 +574,9 @@ impl<'p> Formulation<'p> {
             let shape = self.shape(fresh.model, fresh.shape);
             let order = 1e-3 * fresh.shape as f64 + 0.5 * f64::from(shape.preference) + shape.node as f64;
             row.extend(fresh.count.iter().map(|(c, f)| (*c, f * order)));
-            for (position, column) in &fresh.on {
-                row.push((*column, 100.0 * self.share(shape.node, *position) + 0.1 * *position as f64));
+            for (span, on) in fresh.parts(shape) {
+                let weight = |position: usize| 100.0 * self.share(span.node, position) + 0.1 * position as f64;
+                row.extend(on.iter().map(|(position, column)| (*column, weight(*position))));
             }
         }
         for kept in &self.kept {
@@ -477,8 +594,13 @@ impl<'p> Formulation<'p> {
             if let Some(kept) = copy.kept.and_then(|i| self.kept.iter().find(|k| k.copy.kept == Some(i))) {
                 point[kept.column] = 1.0;
             } else if let Some(fresh) = self.fresh.iter().find(|f| f.model == copy.model && f.shape == copy.shape) {
-                let mut columns: Vec<usize> =
-                    fresh.on.iter().filter(|(p, _)| copy.accelerators.contains(p)).map(|(_, c)| *c).collect();
+                let of = |on: &[(usize, usize)], taken: &[usize]| -> Vec<usize> {
+                    on.iter().filter(|(p, _)| taken.contains(p)).map(|(_, column)| *column).collect()
+                };
+                let mut columns = of(&fresh.on, &copy.accelerators);
+                for (on, (_, taken)) in fresh.further.iter().zip(&copy.further) {
+                    columns.extend(of(on, taken));
+                }
                 columns.extend(fresh.count.iter().map(|(c, _)| *c).filter(|_| fresh.count.len() == 1));
                 columns.sort_unstable();
                 columns.dedup();
@@ -535,6 +657,8 @@ impl<'p> Formulation<'p> {
             });
             point[download.column] = f64::from(u8::from(used));
         }
+        self.complete_policies(point);
+        self.traffic.complete(point);
         if let Some(busiest) = self.busiest {
             let rows = self.program.rows.iter().filter(|r| r.terms.last() == Some(&(busiest, -1.0)));
             let shares = rows.map(|r| super::milp::value(&r.terms[..r.terms.len() - 1], point));
@@ -549,6 +673,10 @@ impl<'p> Formulation<'p> {
         for fresh in &self.fresh {
             let width = self.shape(fresh.model, fresh.shape).width();
             let copies = super::milp::value(&fresh.count, point).round() as usize;
+            if !fresh.further.is_empty() {
+                layout.extend(self.copies_in_parts(fresh, copies, point));
+                continue;
+            }
             let mut left: Vec<(usize, usize)> =
                 fresh.on.iter().map(|(p, column)| (*p, point[*column].round() as usize)).collect();
             for _ in 0..copies {
@@ -560,12 +688,41 @@ impl<'p> Formulation<'p> {
                     accelerators.push(entry.0);
                 }
                 accelerators.sort_unstable();
-                layout.push(Copy { model: fresh.model, shape: fresh.shape, accelerators, kept: None });
+                let node = self.shape(fresh.model, fresh.shape).node;
+                let (model, shape) = (fresh.model, fresh.shape);
+                layout.push(Copy { model, shape, node, accelerators, further: Vec::new(), kept: None });
             }
         }
         layout.sort();
         layout
     }
+
+    /// The copies of a shape with further parts.
+    fn copies_in_parts(&self, fresh: &Fresh, copies: usize, point: &[f64]) -> Layout {
+        let shape = self.shape(fresh.model, fresh.shape);
+        let parts = fresh.parts(shape).map(|(span, on)| {
+            let load = |(position, column): &(usize, usize)| ((span.node, *position), point[*column].round() as usize);
+            (span.ranks, on.iter().map(load).collect())
+        });
+        let copy = |mut parts: Vec<Vec<usize>>| {
+            let accelerators = parts.remove(0);
+            let further = shape.further.iter().map(|part| part.node).zip(parts).collect();
+            let (model, shape, node) = (fresh.model, fresh.shape, shape.node);
+            Copy { model, shape, node, accelerators, further, kept: None }
+        };
+        sets(copies, parts.collect()).into_iter().map(copy).collect()
+    }
+}
+
+/// Bytes as planned on each accelerator, by part.
+fn planned(shape: &Shape) -> impl Iterator<Item = u64> {
+    let further = shape.further.iter().map(|part| part.per_accelerator.total_bytes());
+    std::iter::once(shape.per_accelerator.total_bytes()).chain(further)
+}
+
+/// The different values of a label on nodes.
+fn values<'p>(problem: &'p Problem, label: &str, nodes: impl Iterator<Item = usize>) -> BTreeSet<&'p str> {
+    nodes.map(|node| spread_value(problem, label, node)).collect()
 }
 
 /// One entry per column.

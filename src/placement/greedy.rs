@@ -62,7 +62,8 @@ impl<'f, 'p> Builder<'f, 'p> {
     fn keep(&mut self, copy: &Copy) {
         let demand = &self.problem().models[copy.model];
         let free = self.counts[copy.model] < self.formulation.room[copy.model];
-        if demand.protected || (free && self.spread_allows(copy) && self.fits(copy)) {
+        let allowed = self.spread_allows(copy) && self.near_enough(copy) && self.quotas_allow(copy);
+        if demand.protected || (free && allowed && self.fits(copy)) {
             self.take(copy.clone());
         }
     }
@@ -70,13 +71,11 @@ impl<'f, 'p> Builder<'f, 'p> {
     fn take(&mut self, copy: Copy) {
         let shape = &self.problem().models[copy.model].shapes[copy.shape];
         let problem = self.problem();
-        self.loads.add_rounded(problem, &self.formulation.capacities, shape, &copy.accelerators);
+        self.loads.add_rounded(problem, &self.formulation.capacities, &copy);
         self.counts[copy.model] += 1;
-        if copy.kept.is_none()
-            && shape.fetch_bytes > 0
-            && self.fetched.insert((copy.model, shape.candidate, shape.node))
+        if copy.kept.is_none() && shape.fetch_bytes > 0 && self.fetched.insert((copy.model, shape.candidate, copy.node))
         {
-            self.fetched_bytes[shape.node] += self.download(shape);
+            self.fetched_bytes[copy.node] += self.download(shape);
         }
         self.layout.push(copy);
     }
@@ -86,17 +85,17 @@ impl<'f, 'p> Builder<'f, 'p> {
         let shape = &problem.models[copy.model].shapes[copy.shape];
         let mut loads = self.loads.clone();
         let capacities = &self.formulation.capacities;
-        loads.add_rounded(problem, capacities, shape, &copy.accelerators);
+        loads.add_rounded(problem, capacities, copy);
         let accelerators = copy
-            .accelerators
-            .iter()
-            .all(|p| loads.accelerators[shape.node][*p] <= capacities.accelerators[shape.node][*p]);
-        let new = copy.kept.is_none() && !self.fetched.contains(&(copy.model, shape.candidate, shape.node));
-        let fetch = self.fetched_bytes[shape.node] + if new { self.download(shape) } else { 0 };
+            .on(shape)
+            .all(|(_, node, on)| on.iter().all(|p| loads.accelerators[node][*p] <= capacities.accelerators[node][*p]));
+        let hosts = copy.nodes().all(|node| loads.host[node] <= capacities.host[node]);
+        let new = copy.kept.is_none() && !self.fetched.contains(&(copy.model, shape.candidate, copy.node));
+        let fetch = self.fetched_bytes[copy.node] + if new { self.download(shape) } else { 0 };
         let disk = copy.kept.is_some()
             || shape.fetch_bytes == 0
-            || problem.nodes[shape.node].disk_free_bytes.is_none_or(|free| fetch <= whole(free));
-        accelerators && disk && loads.host[shape.node] <= capacities.host[shape.node]
+            || problem.nodes[copy.node].disk_free_bytes.is_none_or(|free| fetch <= whole(free));
+        accelerators && disk && hosts
     }
 
     fn download(&self, shape: &Shape) -> u64 {
@@ -104,16 +103,25 @@ impl<'f, 'p> Builder<'f, 'p> {
         rounded(shape.fetch_bytes, free)
     }
 
+    fn quotas_allow(&self, copy: &Copy) -> bool {
+        self.formulation.quotas_allow(&self.layout, copy)
+    }
+
     fn spread_allows(&self, copy: &Copy) -> bool {
         let problem = self.problem();
         let demand = &problem.models[copy.model];
         let Some(label) = &demand.spread_by else { return true };
-        let value = spread_value(problem, label, demand.shapes[copy.shape].node);
+        let values: BTreeSet<&str> = copy.nodes().map(|node| spread_value(problem, label, node)).collect();
         let here = self.layout.iter().filter(|c| c.model == copy.model);
-        let here = here.filter(|c| spread_value(problem, label, demand.shapes[c.shape].node) == value);
+        let mut here = here.flat_map(Copy::nodes);
         let pinned = problem.running.iter().filter(|r| r.model == demand.name);
-        let pinned = pinned.filter(|r| super::layout::is_pinned(problem, r)).filter_map(|r| problem.node(&r.node));
-        here.count() + pinned.filter(|node| spread_value(problem, label, *node) == value).count() == 0
+        let mut pinned = pinned.filter(|r| super::layout::is_pinned(problem, r)).filter_map(|r| problem.node(&r.node));
+        let same = |node: usize| values.contains(spread_value(problem, label, node));
+        !here.any(same) && !pinned.any(same)
+    }
+
+    fn near_enough(&self, copy: &Copy) -> bool {
+        super::traffic::conflict(self.problem(), &self.layout, copy.model, copy.node).is_none()
     }
 
     /// Places one more replica; `false` where none fits.
@@ -123,31 +131,65 @@ impl<'f, 'p> Builder<'f, 'p> {
         let mut best: Option<((u32, u64, u64, usize), Copy)> = None;
         for fresh in self.formulation.fresh.iter().filter(|f| f.model == model) {
             let shape = &demand.shapes[fresh.shape];
-            let bytes = shape.claimed();
-            let exact = &self.formulation.capacities.exact.accelerators[shape.node];
-            let capacities = &self.formulation.capacities.accelerators[shape.node];
-            let mut open: Vec<(u64, usize)> = fresh
-                .on
-                .iter()
-                .map(|(p, _)| (capacities[*p].saturating_sub(self.loads.accelerators[shape.node][*p]), *p))
-                .filter(|(left, p)| *left >= rounded(bytes, exact[*p]))
-                .collect();
-            if open.len() < shape.width() {
-                continue;
-            }
-            open.sort_unstable();
-            let left = open.first().map_or(0, |(left, _)| *left);
-            let mut accelerators: Vec<usize> = open.iter().take(shape.width()).map(|(_, p)| *p).collect();
-            accelerators.sort_unstable();
-            let size: u64 = accelerators.iter().map(|p| problem.nodes[shape.node].accelerators[*p].total_bytes).sum();
-            let copy = Copy { model, shape: fresh.shape, accelerators, kept: None };
+            let Some((mut parts, left)) = self.fullest(shape) else { continue };
+            let size: u64 = shape
+                .spans()
+                .zip(&parts)
+                .flat_map(|(span, on)| on.iter().map(move |p| problem.nodes[span.node].accelerators[*p].total_bytes))
+                .sum();
+            let accelerators = parts.remove(0);
+            let further = shape.further.iter().map(|part| part.node).zip(parts).collect();
+            let copy = Copy { model, shape: fresh.shape, node: shape.node, accelerators, further, kept: None };
             let key = (demand.deficit(shape), size, left, fresh.shape);
-            if best.as_ref().is_none_or(|(least, _)| key < *least) && self.spread_allows(&copy) && self.fits(&copy) {
+            let better = best.as_ref().is_none_or(|(least, _)| key < *least);
+            if better
+                && self.spread_allows(&copy)
+                && self.near_enough(&copy)
+                && self.fits(&copy)
+                && self.quotas_allow(&copy)
+            {
                 best = Some((key, copy));
             }
         }
         let Some((_, copy)) = best else { return false };
         self.take(copy);
         true
+    }
+
+    /// The fullest accelerators that can still take a shape, part by part, and what the fullest of its own has left;
+    /// `None` where there are too few.
+    fn fullest(&self, shape: &Shape) -> Option<(Vec<Vec<usize>>, u64)> {
+        let capacities = &self.formulation.capacities;
+        let mut parts: Vec<Vec<usize>> = Vec::new();
+        let mut taken: BTreeSet<(usize, usize)> = BTreeSet::new();
+        let mut least = 0;
+        for (number, span) in shape.spans().enumerate() {
+            let healthy = |p: &usize| self.problem().nodes[span.node].accelerators[*p].healthy;
+            let mut open: Vec<(u64, usize)> = span
+                .group
+                .iter()
+                .filter(|p| healthy(p) && !taken.contains(&(span.node, **p)))
+                .map(|p| {
+                    let most = capacities.accelerators[span.node][*p];
+                    (most.saturating_sub(self.loads.accelerators[span.node][*p]), *p)
+                })
+                .filter(|(left, p)| {
+                    let exact = capacities.exact.accelerators[span.node][*p];
+                    span.claimed <= exact && *left >= rounded(span.claimed, exact)
+                })
+                .collect();
+            if open.len() < span.ranks {
+                return None;
+            }
+            open.sort_unstable();
+            if number == 0 {
+                least = open.first().map_or(0, |(left, _)| *left);
+            }
+            let mut positions: Vec<usize> = open.iter().take(span.ranks).map(|(_, p)| *p).collect();
+            positions.sort_unstable();
+            taken.extend(positions.iter().map(|p| (span.node, *p)));
+            parts.push(positions);
+        }
+        Some((parts, least))
     }
 }

@@ -5,9 +5,12 @@
 //! on an accelerator (or on a host) fitted as planned and no longer does as measured, the capacity counts as that much:
 //! what runs fits exactly, and nothing beside it.
 
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
 use super::shapes::{claim, demand_of, over, sized};
 use super::{Candidates, NodeSupply, Problem, Running, pool_bytes};
-use crate::base::MIB;
+use crate::base::{EngineKind, MIB};
 use crate::config::Desired;
 use crate::sizing::{Calibrations, Footprint, effective_context, footprint};
 
@@ -33,24 +36,31 @@ impl Both {
 
 /// Raises the capacities of nodes to what runs there already, where only measurements say that it does not fit.
 pub fn make_room(problem: &mut Problem, desired: &Desired, candidates: &Candidates) {
+    let mut by_node: BTreeMap<&str, Vec<&Running>> = BTreeMap::new();
+    for running in &problem.running {
+        by_node.entry(&running.node).or_default().push(running);
+    }
+    let mut sizes = Sizes::new();
     for node in &mut problem.nodes {
+        let Some(here) = by_node.get(node.name.as_str()) else { continue };
         let mut devices = vec![Both::default(); node.accelerators.len()];
         let mut host = Both::default();
-        for running in problem.running.iter().filter(|running| running.node == node.name) {
-            let Some(found) = bytes(&problem.calibrations, node, running, desired, candidates) else { continue };
-            let [planned, measured] = found.sized;
+        for running in here {
+            let found = bytes(&problem.calibrations, node, running, desired, candidates, &mut sizes);
+            let Some(found) = found else { continue };
+            let [planned, measured] = &*found.sized;
             let ranks = found.positions.len() as u32;
             let mut largest = Both::default();
             for position in &found.positions {
                 let total = node.accelerators[*position].total_bytes;
                 let of = |footprint: &Footprint| claim(found.engine, footprint.largest(), total);
-                devices[*position].add(of(&planned), of(&measured));
+                devices[*position].add(of(planned), of(measured));
                 largest =
-                    Both { planned: largest.planned.max(of(&planned)), measured: largest.measured.max(of(&measured)) };
+                    Both { planned: largest.planned.max(of(planned)), measured: largest.measured.max(of(measured)) };
             }
             if node.unified(&found.positions) {
                 let pool = |each: u64, footprint: &Footprint| pool_bytes(each, ranks, footprint.host.total());
-                host.add(pool(largest.planned, &planned), pool(largest.measured, &measured));
+                host.add(pool(largest.planned, planned), pool(largest.measured, measured));
             } else {
                 host.add(planned.host.total(), measured.host.total());
             }
@@ -64,19 +74,27 @@ pub fn make_room(problem: &mut Problem, desired: &Desired, candidates: &Candidat
 
 /// What a running instance takes.
 struct Found {
-    engine: crate::base::EngineKind,
+    engine: EngineKind,
     positions: Vec<usize>,
     /// As planned, and as measured.
-    sized: [Footprint; 2],
+    sized: Rc<[Footprint; 2]>,
 }
 
-fn bytes(
+/// Footprints that were computed already: by model, candidate, engine, version, ranks and kind of accelerator.
+type Sizes<'a> = BTreeMap<(&'a str, &'a str, EngineKind, Option<String>, usize, Option<String>), Rc<[Footprint; 2]>>;
+
+fn bytes<'a>(
     calibrations: &Calibrations,
     node: &NodeSupply,
-    running: &Running,
+    running: &'a Running,
     desired: &Desired,
     candidates: &Candidates,
+    sizes: &mut Sizes<'a>,
 ) -> Option<Found> {
+    // A split of its own is sized as it was planned, whatever was measured.
+    if !running.layers.is_empty() {
+        return None;
+    }
     let model = desired.models.get(&running.model)?;
     let list = candidates.get(&running.model)?.as_ref().ok()?;
     let candidate = list.iter().find(|candidate| candidate.label == running.variant)?;
@@ -85,11 +103,18 @@ fn bytes(
     let context = effective_context(&candidate.variant, model.context.as_ref().map(|c| c.value)).ok()?;
     let positions: Option<Vec<usize>> = running.accelerators.iter().map(|uuid| node.position(uuid)).collect();
     let positions = positions?;
-    let demand = over(demand_of(model, engine, version, context), positions.len() as u32);
     let kind = positions.first().map(|position| node.accelerators[*position].kind.as_str());
+    let (version_of, kind_of) = (version.map(str::to_owned), kind.map(str::to_owned));
+    let key = (running.model.as_str(), running.variant.as_str(), engine, version_of, positions.len(), kind_of);
+    if let Some(sized) = sizes.get(&key) {
+        return Some(Found { engine, positions, sized: Rc::clone(sized) });
+    }
+    let demand = over(demand_of(model, engine, version, context), positions.len() as u32);
     let planned = footprint(&candidate.variant, &demand).ok()?;
     let measured = sized(calibrations, candidate, &demand, kind).ok()?;
-    Some(Found { engine, positions, sized: [planned, measured] })
+    let sized = Rc::new([planned, measured]);
+    sizes.insert(key, Rc::clone(&sized));
+    Some(Found { engine, positions, sized })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! A layout: which copies run where, on named accelerators. What the solver's numbers mean.
 
-use super::{Problem, Shape};
+use super::{Problem, Shape, Span};
 use crate::base::MIB;
 
 /// One replica on its accelerators.
@@ -10,10 +10,48 @@ pub struct Copy {
     pub model: usize,
     /// Index of the shape in the model.
     pub shape: usize,
+    /// The node: the shape's own, or one that it stands for.
+    pub node: usize,
     /// Positions of the node's accelerators, ascending for new copies, in rank order for kept ones.
     pub accelerators: Vec<usize>,
+    /// Of every further part of the shape the node and the positions there.
+    pub further: Vec<(usize, Vec<usize>)>,
     /// Index of the running instance that stays as it is.
     pub kept: Option<usize>,
+}
+
+impl Copy {
+    /// A running instance as it is: what it has, in rank order, shared out to the parts of its shape.
+    pub fn running(
+        problem: &Problem,
+        index: usize,
+        (model, shape): (usize, usize),
+        node: usize,
+        on: Vec<usize>,
+    ) -> Self {
+        let shape_of = &problem.models[model].shapes[shape];
+        let mut accelerators = on;
+        let mut rest = accelerators.split_off(shape_of.width().min(accelerators.len()));
+        let mut further = Vec::new();
+        for part in &shape_of.further {
+            let after = rest.split_off((part.ranks as usize).min(rest.len()));
+            further.push((node, std::mem::replace(&mut rest, after)));
+        }
+        Self { model, shape, node, accelerators, further, kept: Some(index) }
+    }
+
+    /// What it takes, part by part: the span of its shape, the node, and the positions there.
+    pub fn on<'c>(&'c self, shape: &'c Shape) -> impl Iterator<Item = (Span<'c>, usize, &'c [usize])> {
+        let own = (self.node, self.accelerators.as_slice());
+        let further = self.further.iter().map(|(node, on)| (*node, on.as_slice()));
+        let taken = std::iter::once(own).chain(further);
+        shape.spans().zip(taken).map(|(span, (node, on))| (span, node, on))
+    }
+
+    /// Its nodes; one may come several times.
+    pub fn nodes(&self) -> impl Iterator<Item = usize> {
+        std::iter::once(self.node).chain(self.further.iter().map(|(node, _)| *node))
+    }
 }
 
 /// All copies.
@@ -55,7 +93,7 @@ impl Loads {
     pub fn of(problem: &Problem, layout: &[Copy]) -> Self {
         let mut loads = Self::none(problem);
         for copy in layout {
-            loads.add(problem, &problem.models[copy.model].shapes[copy.shape], &copy.accelerators, |bytes, _| bytes);
+            loads.add(problem, copy, |bytes, _| bytes);
         }
         loads
     }
@@ -64,36 +102,51 @@ impl Loads {
     pub fn rounded(problem: &Problem, capacities: &Capacities, layout: &[Copy]) -> Self {
         let mut loads = Self::none(problem);
         for copy in layout {
-            loads.add_rounded(problem, capacities, &problem.models[copy.model].shapes[copy.shape], &copy.accelerators);
+            loads.add_rounded(problem, capacities, copy);
         }
         loads
     }
 
     /// Adds one replica as the solver counts it.
-    pub fn add_rounded(&mut self, problem: &Problem, capacities: &Capacities, shape: &Shape, accelerators: &[usize]) {
-        self.add(problem, shape, accelerators, |bytes, position| {
+    pub fn add_rounded(&mut self, problem: &Problem, capacities: &Capacities, copy: &Copy) {
+        self.add(problem, copy, |bytes, (node, position)| {
             let exact = &capacities.exact;
-            rounded(bytes, position.map_or(exact.host[shape.node], |p| exact.accelerators[shape.node][p]))
+            rounded(bytes, position.map_or(exact.host[node], |p| exact.accelerators[node][p]))
         });
     }
 
     /// Adds one replica; `count` turns bytes on an accelerator, or of the host, into what is counted.
-    fn add(
-        &mut self,
-        problem: &Problem,
-        shape: &Shape,
-        accelerators: &[usize],
-        count: impl Fn(u64, Option<usize>) -> u64,
-    ) {
-        let bytes = shape.claimed();
-        for position in accelerators {
-            self.accelerators[shape.node][*position] += count(bytes, Some(*position));
-            if problem.nodes[shape.node].accelerators[*position].unified {
-                self.host[shape.node] += count(bytes, None);
+    fn add(&mut self, problem: &Problem, copy: &Copy, count: impl Fn(u64, (usize, Option<usize>)) -> u64) {
+        let shape = &problem.models[copy.model].shapes[copy.shape];
+        for (span, node, on) in copy.on(shape) {
+            for position in on {
+                self.accelerators[node][*position] += count(span.claimed, (node, Some(*position)));
+                if problem.nodes[node].accelerators[*position].unified {
+                    self.host[node] += count(span.claimed, (node, None));
+                }
             }
+            self.host[node] += count(span.host_bytes, (node, None));
         }
-        self.host[shape.node] += count(shape.host.total_bytes(), None);
     }
+}
+
+/// Of the parts of a shape the one that lacks most, with what the last of its accelerators has left; `left` is what an
+/// accelerator has, by node and position.
+pub fn tightest(shape: &Shape, left: impl Fn(usize, usize) -> u64) -> (Span<'_>, u64) {
+    let judged = shape.spans().map(|span| {
+        let mut free: Vec<u64> = span.group.iter().map(|position| left(span.node, *position)).collect();
+        free.sort_unstable_by(|a, b| b.cmp(a));
+        let last = match span.ranks {
+            0 => u64::MAX,
+            ranks => free.get(ranks - 1).copied().unwrap_or(0),
+        };
+        (span, last)
+    });
+    let lacks =
+        |(span, last): &(Span<'_>, u64)| span.claimed.saturating_sub(*last) as f64 / (span.claimed as f64).max(1.0);
+    judged
+        .max_by(|a, b| lacks(a).total_cmp(&lacks(b)).then(b.0.ranks.cmp(&a.0.ranks)))
+        .expect("a shape has its own part")
 }
 
 /// By how much what runs may exceed what can be used on an accelerator and stays all the same: figures of free
@@ -155,15 +208,16 @@ pub fn keepable(problem: &Problem) -> Layout {
     let mut copies = Layout::new();
     for (index, running) in problem.running.iter().enumerate() {
         let Some((model, shape)) = problem.shape_of(running) else { continue };
-        let node = &problem.nodes[problem.models[model].shapes[shape].node];
+        let at = problem.node(&running.node).unwrap_or(problem.models[model].shapes[shape].node);
+        let node = &problem.nodes[at];
         let leaves = node.drained && !problem.models[model].protected;
         if !node.member || !node.reachable || leaves {
             continue;
         }
-        let accelerators: Vec<usize> = running.accelerators.iter().filter_map(|uuid| node.position(uuid)).collect();
-        let healthy = accelerators.iter().all(|position| node.accelerators[*position].healthy);
+        let on: Vec<usize> = running.accelerators.iter().filter_map(|uuid| node.position(uuid)).collect();
+        let healthy = on.iter().all(|position| node.accelerators[*position].healthy);
         if healthy || problem.models[model].protected {
-            copies.push(Copy { model, shape, accelerators, kept: Some(index) });
+            copies.push(Copy::running(problem, index, (model, shape), at, on));
         }
     }
     copies
@@ -207,7 +261,10 @@ mod tests {
         shape.host.overhead_bytes = 5;
         let model = crate::placement::ModelDemand { shapes: vec![shape], ..Default::default() };
         let problem = Problem { nodes: vec![node], models: vec![model], ..Problem::default() };
-        let loads = Loads::of(&problem, &[Copy { model: 0, shape: 0, accelerators: vec![0, 1], kept: None }]);
+        let loads = Loads::of(
+            &problem,
+            &[Copy { model: 0, shape: 0, node: 0, accelerators: vec![0, 1], further: Vec::new(), kept: None }],
+        );
         assert_eq!((loads.accelerators, loads.host), (vec![vec![30, 30]], vec![35]));
     }
 

@@ -1,18 +1,23 @@
 //! The nearest changes that would let one more replica of a model run, computed with the sizes of its candidates
 //! against what is still free.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
-use super::layout::{Copy, Loads, spread_value, whole};
+use super::layout::{Copy, spread_value, whole};
+use super::room::Room;
 use super::shapes::{claim, demand_of, engines_of, fetch_bytes, over, sized};
-use super::{Candidate, ModelDemand, NodeSupply, Origin, Problem, Shape, pool_bytes, supply};
+use super::{
+    AcceleratorSupply, Candidate, ModelDemand, NodeSupply, Origin, Problem, Shape, deny, offload, pool_bytes, supply,
+};
 use crate::base::{EngineKind, format_bytes};
-use crate::config::Model;
+use crate::config::{Desired, Model};
 use crate::engine::usable_bytes;
 use crate::inventory::Inventory;
 use crate::sizing::{
-    LEAST_BITS, Lacking, SizingError, admits, effective_context, engine_supports, footprint, legal_splits,
-    room_for_weights, version_supports,
+    Demand, Footprint, LEAST_BITS, Lacking, SizingError, admits, effective_context, engine_supports, footprint,
+    legal_splits, room_for_weights, version_supports,
 };
 
 /// A shorter context is not worth proposing below this.
@@ -23,23 +28,25 @@ const STEP: u64 = 256;
 /// Changes in words, nearest first; empty where none was found.
 pub fn changes(
     problem: &Problem,
-    inventory: &Inventory,
-    layout: &[Copy],
+    (desired, inventory): (&Desired, &Inventory),
+    placed: &Placed<'_>,
     name: &str,
     model: &Model,
     candidates: &[Candidate],
 ) -> Vec<String> {
-    let Some(demand) = problem.model(name).map(|m| &problem.models[m]) else { return Vec::new() };
-    let loads = Loads::of(problem, layout);
-    let mut changes = held(problem, demand, &loads);
+    let Some(index) = problem.model(name) else { return Vec::new() };
+    let demand = &problem.models[index];
+    let mut changes = held(problem, demand, &placed.room);
     // Values of the label to spread over that have their replica.
     let mut taken = BTreeSet::new();
     if let Some(label) = &demand.spread_by {
-        let own = layout.iter().filter(|copy| problem.models[copy.model].name == name);
-        taken.extend(own.map(|copy| spread_value(problem, label, demand.shapes[copy.shape].node)));
+        let own = placed.layout.iter().filter(|copy| copy.model == index);
+        taken.extend(own.map(|copy| spread_value(problem, label, copy.node)));
     }
     let require = &demand.require;
-    let probe = Probe { problem, inventory, model, loads, require, taken, labels: true, disk: true, paths: true };
+    let asks = Asks { labels: true, disk: true, paths: true };
+    let (ways, sizes) = Default::default();
+    let mut probe = Probe { problem, desired, inventory, model, placed, require, taken, asks, ways, sizes };
     let allowed = |c: &&Candidate| model.min_quality.as_ref().is_none_or(|min| c.variant.quality.at_least(&min.value));
     let good: Vec<&Candidate> = candidates.iter().filter(allowed).collect();
     let mut lower: Vec<&Candidate> = candidates.iter().filter(|c| !allowed(c)).collect();
@@ -59,14 +66,17 @@ pub fn changes(
     {
         changes.push(format!("`allow cpu=#true`: it would run on the CPU of {node}"));
     }
+    if !model.place.allow_offload {
+        changes.extend(good.iter().find_map(|c| probe.offload(c)));
+    }
     changes.extend(probe.more_host(&good));
-    let probe = Probe { disk: false, ..probe };
+    probe.asks.disk = false;
     changes.extend(probe.more_disk(&good));
-    let probe = Probe { labels: false, disk: true, ..probe };
+    probe.asks = Asks { labels: false, disk: true, paths: true };
     changes.extend(probe.other_labels(&good));
-    let probe = Probe { labels: true, paths: false, ..probe };
+    probe.asks = Asks { labels: true, disk: true, paths: false };
     changes.extend(probe.other_paths(&good));
-    let probe = Probe { paths: true, ..probe };
+    probe.asks.paths = true;
     if changes.is_empty() {
         changes.extend(probe.split(&good));
     }
@@ -86,19 +96,16 @@ pub fn changes(
 }
 
 /// Nodes that have the room and are only held out of new placements.
-fn held(problem: &Problem, demand: &ModelDemand, loads: &Loads) -> Vec<String> {
+fn held(problem: &Problem, demand: &ModelDemand, room: &Room<'_>) -> Vec<String> {
     let fits = |shape: &Shape| {
-        let node = &problem.nodes[shape.node];
-        let left = |position: &usize| {
-            node.accelerators[*position].capacity_bytes.saturating_sub(loads.accelerators[shape.node][*position])
+        let able = |node: &usize| {
+            let (span, left) = room.tightest(shape, *node);
+            left >= span.claimed && room.host_left(*node) >= shape.host.total_bytes()
         };
-        let room = shape.group.iter().filter(|position| left(position) >= shape.claimed()).count();
-        let host = node.host_capacity_bytes.saturating_sub(loads.host[shape.node]);
-        (shape.ranks == 0 || room >= shape.width()) && host >= shape.host.total_bytes()
+        room.for_shape(shape).iter().copied().find(able).map(|node| &problem.nodes[node])
     };
     let mut nodes: Vec<&NodeSupply> = Vec::new();
-    for shape in demand.shapes.iter().filter(|shape| shape.keep_only && fits(shape)) {
-        let node = &problem.nodes[shape.node];
+    for node in demand.shapes.iter().filter(|shape| shape.keep_only).filter_map(fits) {
         let is_held = node.member && !node.drained && node.closed.as_ref().is_some_and(|(word, _)| word == "hold");
         if is_held && !nodes.iter().any(|known| known.name == node.name) {
             nodes.push(node);
@@ -113,20 +120,51 @@ fn held(problem: &Problem, demand: &ModelDemand, loads: &Loads) -> Vec<String> {
     nodes.into_iter().map(change).collect()
 }
 
-struct Probe<'p> {
-    problem: &'p Problem,
-    inventory: &'p Inventory,
-    model: &'p Model,
-    loads: Loads,
-    require: &'p [(String, String)],
-    /// Values of the label to spread over where there is a replica already.
-    taken: BTreeSet<&'p str>,
+/// What is placed, and the nodes that are worth a look.
+pub struct Placed<'p> {
+    layout: &'p [Copy],
+    room: Room<'p>,
+    nodes: Vec<usize>,
+}
+
+impl<'p> Placed<'p> {
+    /// Of a solved problem.
+    pub fn of(problem: &'p Problem, layout: &'p [Copy]) -> Self {
+        let room = Room::of(problem, layout);
+        Self { layout, nodes: room.promising(), room }
+    }
+}
+
+/// What nodes must meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Asks {
     /// Whether nodes must meet the selectors.
     labels: bool,
     /// Whether nodes must have the disk space.
     disk: bool,
     /// Whether nodes must have the files that are on some nodes only.
     paths: bool,
+}
+
+/// What a candidate takes over so many ranks, by candidate, engine, version, context, ranks and kind of accelerator.
+type Size<'p> = (*const Candidate, EngineKind, Option<&'p str>, u64, u32, Option<&'p str>);
+
+/// All ways to run a candidate.
+type Ways<'p> = Rc<[Way<'p>]>;
+
+struct Probe<'p> {
+    problem: &'p Problem,
+    desired: &'p Desired,
+    inventory: &'p Inventory,
+    model: &'p Model,
+    placed: &'p Placed<'p>,
+    require: &'p [(String, String)],
+    /// Values of the label to spread over where there is a replica already.
+    taken: BTreeSet<&'p str>,
+    asks: Asks,
+    /// Found already, by candidate and what is asked.
+    ways: RefCell<BTreeMap<(*const Candidate, Asks), Ways<'p>>>,
+    sizes: RefCell<BTreeMap<Size<'p>, Option<Rc<Footprint>>>>,
 }
 
 /// One way to run a candidate.
@@ -156,18 +194,17 @@ impl<'p> Probe<'p> {
         let open = |node: &NodeSupply| {
             let reachable = match &candidate.origin {
                 Origin::Controller { .. } | Origin::Hub { .. } => true,
-                Origin::OnNode { nodes, .. } => !self.paths || nodes.contains(&node.name),
+                Origin::OnNode { nodes, .. } => !self.asks.paths || nodes.contains(&node.name),
             };
             node.member
                 && node.closed.is_none()
                 && reachable
-                && (!self.labels || self.wrong(node).is_empty())
-                && (!self.disk || self.disk_short(candidate, node) == 0)
+                && (!self.asks.labels || self.wrong(node).is_empty())
+                && (!self.asks.disk || self.disk_short(candidate, node) == 0)
         };
-        self.problem
-            .nodes
-            .iter()
-            .enumerate()
+        let nodes = self.placed.nodes.iter();
+        nodes
+            .map(|index| (*index, &self.problem.nodes[*index]))
             .filter(move |(index, node)| free(*index) && open(node))
             .collect::<Vec<_>>()
             .into_iter()
@@ -195,6 +232,8 @@ impl<'p> Probe<'p> {
         let able = engines_of(self.model).into_iter().filter(|e| engine_supports(*e, &candidate.variant).is_ok());
         able.filter_map(|kind| node.engines.iter().find(|e| e.kind == kind).map(|e| (kind, e.version.as_deref())))
             .filter(|(kind, version)| version_supports(*kind, *version, &candidate.variant).is_ok())
+            // What a policy denies is not proposed.
+            .filter(|(kind, _)| deny::denied(self.desired, self.model, *kind, node, candidate.gated).is_none())
             .collect()
     }
 
@@ -218,7 +257,17 @@ impl<'p> Probe<'p> {
         }
     }
 
-    fn ways(&self, candidate: &Candidate) -> Vec<Way<'p>> {
+    fn ways(&self, candidate: &Candidate) -> Ways<'p> {
+        let key = (std::ptr::from_ref(candidate), self.asks);
+        if let Some(known) = self.ways.borrow().get(&key) {
+            return Rc::clone(known);
+        }
+        let found: Ways<'p> = self.all_ways(candidate).into();
+        self.ways.borrow_mut().insert(key, Rc::clone(&found));
+        found
+    }
+
+    fn all_ways(&self, candidate: &Candidate) -> Vec<Way<'p>> {
         let mut ways = Vec::new();
         for (index, node) in self.open(candidate) {
             for (engine, version) in self.engines(candidate, node) {
@@ -239,18 +288,31 @@ impl<'p> Probe<'p> {
         ways
     }
 
+    fn sized(
+        &self,
+        candidate: &Candidate,
+        demand: Demand<'p>,
+        ranks: u32,
+        kind: Option<&'p str>,
+    ) -> Option<Rc<Footprint>> {
+        let calibrations = &self.problem.calibrations;
+        let measured = kind.filter(|_| calibrations.knows(demand.engine, &candidate.revision));
+        let key = (std::ptr::from_ref(candidate), demand.engine, demand.version, demand.context, ranks, measured);
+        let compute = || sized(calibrations, candidate, &over(demand, ranks), kind).ok().map(Rc::new);
+        self.sizes.borrow_mut().entry(key).or_insert_with(compute).clone()
+    }
+
     /// Whether a way fits beside what is placed.
-    fn fit(&self, candidate: &Candidate, context: u64, way: &Way<'_>) -> Fit {
+    fn fit(&self, candidate: &Candidate, context: u64, way: &Way<'p>) -> Fit {
         let supply = &self.problem.nodes[way.node];
         let demand = demand_of(self.model, way.engine, way.version, context);
         let kind = way.group.first().map(|position| supply.accelerators[*position].kind.as_str());
-        let calibrations = &self.problem.calibrations;
-        let Ok(sized) = sized(calibrations, candidate, &over(demand, way.ranks), kind) else { return Fit::No };
-        let host = supply.host_capacity_bytes.saturating_sub(self.loads.host[way.node]);
+        let Some(sized) = self.sized(candidate, demand, way.ranks, kind) else { return Fit::No };
+        let host = self.placed.room.host_left(way.node);
         let needed = |p: usize| claim(way.engine, sized.largest(), supply.accelerators[p].total_bytes);
         let open = way.group.iter().filter(|p| {
             let accelerator = &supply.accelerators[**p];
-            let left = accelerator.capacity_bytes.saturating_sub(self.loads.accelerators[way.node][**p]);
+            let left = self.placed.room.left(way.node, **p);
             accelerator.healthy && needed(**p) <= left
         });
         if open.count() < way.ranks as usize {
@@ -283,8 +345,8 @@ impl<'p> Probe<'p> {
         let mut least: Option<(u64, usize)> = None;
         for candidate in candidates {
             let Some(context) = self.context(candidate) else { continue };
-            for way in self.ways(candidate) {
-                if let Fit::Host(missing) = self.fit(candidate, context, &way)
+            for way in self.ways(candidate).iter() {
+                if let Fit::Host(missing) = self.fit(candidate, context, way)
                     && least.is_none_or(|(bytes, _)| missing < bytes)
                 {
                     least = Some((missing, way.node));
@@ -301,12 +363,12 @@ impl<'p> Probe<'p> {
         let mut least: Option<(u64, &str)> = None;
         for candidate in candidates {
             let Some(context) = self.context(candidate) else { continue };
-            for way in self.ways(candidate) {
+            for way in self.ways(candidate).iter() {
                 let node = &self.problem.nodes[way.node];
                 let missing = self.disk_short(candidate, node);
                 if missing > 0
                     && least.is_none_or(|(bytes, _)| missing < bytes)
-                    && matches!(self.fit(candidate, context, &way), Fit::Yes)
+                    && matches!(self.fit(candidate, context, way), Fit::Yes)
                 {
                     least = Some((missing, &node.name));
                 }
@@ -319,10 +381,10 @@ impl<'p> Probe<'p> {
     fn places(&self, candidate: &Candidate) -> Vec<&'p NodeSupply> {
         let Some(context) = self.context(candidate) else { return Vec::new() };
         let mut found: Vec<&NodeSupply> = Vec::new();
-        for way in self.ways(candidate) {
+        for way in self.ways(candidate).iter() {
             let node = &self.problem.nodes[way.node];
             if !found.iter().any(|known| known.name == node.name)
-                && matches!(self.fit(candidate, context, &way), Fit::Yes)
+                && matches!(self.fit(candidate, context, way), Fit::Yes)
             {
                 found.push(node);
             }
@@ -371,7 +433,7 @@ impl<'p> Probe<'p> {
                     .iter()
                     .map(|p| {
                         let accelerator = &supply.accelerators[*p];
-                        let left = accelerator.capacity_bytes.saturating_sub(self.loads.accelerators[way.node][*p]);
+                        let left = self.placed.room.left(way.node, *p);
                         usable_bytes(way.engine, left, accelerator.total_bytes)
                     })
                     .collect();
@@ -462,9 +524,39 @@ impl<'p> Probe<'p> {
             let (engine, version) = llama?;
             let demand = over(demand_of(self.model, engine, version, context), 0);
             let sized = sized(&self.problem.calibrations, candidate, &demand, None).ok()?;
-            let left = node.host_capacity_bytes.saturating_sub(self.loads.host[index]);
+            let left = self.placed.room.host_left(index);
             (sized.host.total() <= left).then(|| node.name.clone())
         })
+    }
+
+    /// The accelerator that would hold most layers of a candidate, were the others in its host's memory.
+    fn offload(&self, candidate: &Candidate) -> Option<String> {
+        let context = self.context(candidate)?;
+        let mut best: Option<(u32, String)> = None;
+        for (index, node) in self.open(candidate) {
+            let llama = self.engines(candidate, node).into_iter().find(|(e, _)| *e == EngineKind::LlamaCpp);
+            let Some((engine, version)) = llama else { continue };
+            let demand = demand_of(self.model, engine, version, context);
+            let host = self.placed.room.host_left(index);
+            for (position, accelerator) in node.accelerators.iter().enumerate() {
+                if !accelerator.healthy || accelerator.unified {
+                    continue;
+                }
+                let capacity_bytes = self.placed.room.left(index, position);
+                let left = AcceleratorSupply { capacity_bytes, ..accelerator.clone() };
+                let Some((layers, sized)) = offload::most(candidate, &demand, &[&left], 0) else { continue };
+                let held: u32 = layers.iter().sum();
+                if sized.host.total() <= host && best.as_ref().is_none_or(|(most, _)| held > *most) {
+                    let all = candidate.variant.architecture.layers;
+                    let text = format!(
+                        "`allow offload=#true`: {held} of {all} layers on one accelerator of {}, the rest in host memory",
+                        node.name
+                    );
+                    best = Some((held, text));
+                }
+            }
+        }
+        best.map(|(_, text)| text)
     }
 
     /// The fewest accelerators of a kind there is over which a candidate would fit, were they empty.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Egress;
 use crate::base::EngineKind;
 
 /// Where everything runs, and why the rest does not.
@@ -9,7 +10,9 @@ use crate::base::EngineKind;
 pub struct Placement {
     /// Sorted by model, then replica.
     pub instances: Vec<Placed>,
-    /// Sorted by model.
+    /// Egress nodes of the ways out to providers, by provider's model, then agent.
+    pub egress: Vec<Egress>,
+    /// Sorted by model; provider's models without an egress node are among them.
     pub unplaced: Vec<Unplaced>,
     /// How the solver ended.
     pub solver: SolverReport,
@@ -17,8 +20,21 @@ pub struct Placement {
     pub considered: Vec<Considered>,
     /// Every variant on every node, taken or not and why, for `explain`; by model, then best first, then by node.
     pub variants: Vec<VariantAt>,
+    /// Running instances that lose their place to higher ranks; sorted by model and replica.
+    pub victims: Vec<super::Victim>,
+    /// In a large cluster, names of nodes that are equal in all that the models can see, where there are several: what is
+    /// said of one of them in `considered` and `variants` holds for `alike` more. Sorted.
+    pub alike: Vec<Vec<String>>,
     /// Things to know, such as an unknown driver reserve counted as 0.
     pub notes: Vec<String>,
+}
+
+impl Placement {
+    /// The nodes that are like this one, itself included; none where it is looked at by itself.
+    pub fn like(&self, node: &str) -> &[String] {
+        let found = self.alike.iter().find(|names| names.iter().any(|name| name == node));
+        found.map_or(&[], Vec::as_slice)
+    }
 }
 
 /// One replica bound to accelerators.
@@ -46,6 +62,15 @@ pub struct Placed {
     pub pipeline_parallel: u32,
     /// Tokens per request.
     pub context: u64,
+    /// Layers of each pipeline stage, in the order of `accelerators`; empty where the engine shares them out evenly
+    /// itself. Where they are fewer in all than the model has, the others are in host memory.
+    pub layers: Vec<u32>,
+    /// The accelerator that holds the vision projector, by its place in `accelerators`; the last one where it holds
+    /// nothing else.
+    pub vision: Option<usize>,
+    /// Accelerators on further nodes, whose ranks come after those here. No plan has them: nothing starts engines
+    /// across nodes.
+    pub elsewhere: Vec<Elsewhere>,
     /// Bytes per accelerator, in the order of `accelerators`.
     pub per_accelerator: Vec<PlacedMemory>,
     /// Host bytes.
@@ -54,6 +79,19 @@ pub struct Placed {
     pub because: String,
     /// Better variants that were not taken here, best first.
     pub better: Vec<Passed>,
+}
+
+/// What a replica takes of a node that is not its first.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Elsewhere {
+    /// The node.
+    pub node: String,
+    /// UUIDs in rank order.
+    pub accelerators: Vec<String>,
+    /// Bytes per accelerator.
+    pub per_accelerator: Vec<PlacedMemory>,
+    /// Host bytes there.
+    pub host: PlacedMemory,
 }
 
 /// A better variant that was not taken, and why.
@@ -75,6 +113,9 @@ pub struct VariantAt {
     pub variant: String,
     /// The node; `*` where the reason holds everywhere.
     pub node: String,
+    /// How many more nodes are like this one, in a large cluster: the same holds for each of them.
+    #[serde(skip_serializing_if = "none")]
+    pub alike: u32,
     /// How many replicas run it here.
     pub replicas: u32,
     /// Why not, or why.
@@ -117,6 +158,26 @@ pub struct Unplaced {
     pub reasons: Vec<Reason>,
     /// The nearest change that would make it fit.
     pub nearest: String,
+    /// Constraints that keep one more replica from its place together, and of which none can be left out; solved, of
+    /// what is required in small clusters. Empty where no such set is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub together: Vec<Obstacle>,
+}
+
+/// A constraint of an irreducible set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Obstacle {
+    /// `memory|ram|disk|reserve|hold|quota|deny|model|protect|preempt|selector|spread|quality|engine|cpu`.
+    pub constraint: String,
+    /// The nodes that it is about.
+    pub nodes: Vec<String>,
+    /// The model that it is about.
+    pub model: Option<String>,
+    /// A clause without a verb: `the memory of ada-1 (…)`.
+    pub text: String,
+    /// Whether dropping this one alone would place a replica.
+    pub alone: bool,
 }
 
 /// Why a model does not run on a node (or anywhere: `node` is `*`).
@@ -125,13 +186,17 @@ pub struct Unplaced {
 pub struct Reason {
     /// The node.
     pub node: String,
-    /// `memory|accelerators|ram|disk|split|hardware|engine|selector|spread|quota|deny|window|reserve|port|unreachable|hold`.
+    /// How many more nodes are like this one, in a large cluster: the same holds for each of them.
+    #[serde(default, skip_serializing_if = "none")]
+    pub alike: u32,
+    /// `memory|accelerators|ram|disk|split|hardware|engine|selector|spread|quota|deny|window|reserve|port|unreachable|hold`,
+    /// `latency` (too far from what it talks to), `egress` (no way out to the provider that is short enough).
     pub constraint: String,
     /// What was needed, in `unit`.
     pub needed: Option<u64>,
     /// What there was, in `unit`.
     pub available: Option<u64>,
-    /// `bytes|accelerators|tokens|count`.
+    /// `bytes|accelerators|tokens|count`, `us` (microseconds).
     pub unit: Option<String>,
     /// One sentence.
     pub text: String,
@@ -148,6 +213,9 @@ pub struct Considered {
     pub engine: EngineKind,
     /// Node.
     pub node: String,
+    /// How many more nodes are like this one, in a large cluster: the same holds for each of them.
+    #[serde(skip_serializing_if = "none")]
+    pub alike: u32,
     /// Ranks; 0 on CPU.
     pub tensor_parallel: u32,
     /// Bytes needed per accelerator (on CPU: of the host).
@@ -186,4 +254,38 @@ pub struct Tier {
     pub bound: f64,
     /// Relative distance of the two.
     pub gap: f64,
+}
+
+/// What is said of a node, in words: `ada-01`, `ada-01 and 311 alike`, `anywhere`.
+fn at(node: &str, alike: u32) -> String {
+    match (node, alike) {
+        ("*", _) => "anywhere".to_owned(),
+        (node, 0) => node.to_owned(),
+        (node, alike) => format!("{node} and {alike} alike"),
+    }
+}
+
+impl VariantAt {
+    /// Where, in words.
+    pub fn at(&self) -> String {
+        at(&self.node, self.alike)
+    }
+}
+
+impl Reason {
+    /// Where, in words.
+    pub fn at(&self) -> String {
+        at(&self.node, self.alike)
+    }
+}
+
+impl Considered {
+    /// Where, in words.
+    pub fn at(&self) -> String {
+        at(&self.node, self.alike)
+    }
+}
+
+fn none(alike: &u32) -> bool {
+    *alike == 0
 }

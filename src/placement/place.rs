@@ -1,8 +1,35 @@
 //! The whole way: desired state, inventory and candidates to a placement.
 
-use super::{Candidates, Options, Placement, Problem, nearest, shapes, solve};
+use std::collections::BTreeSet;
+
+use super::layout::{Copy, Layout};
+use super::trial::{Inputs, budget};
+use super::{Candidates, Options, Placement, Problem, Why, conflict, nearest, shapes, solve};
 use crate::config::Desired;
 use crate::inventory::Inventory;
+
+/// What was solved, and the copies that the answer means: what explanations are computed from.
+#[derive(Debug, Clone)]
+pub struct Solution {
+    /// The problem.
+    pub problem: Problem,
+    pub(super) layout: Layout,
+}
+
+/// Models without a place whose obstacles a plan looks for; `explain` does it for any.
+const REFUSED: usize = 2;
+
+/// Explains one model of a solution to these very inputs; `None` where there is no such model.
+pub fn explain(
+    desired: &Desired,
+    inventory: &Inventory,
+    candidates: &Candidates,
+    options: &Options,
+    solution: &Solution,
+    name: &str,
+) -> Option<Why> {
+    super::why::why(Inputs { desired, inventory, candidates, options }, solution, name)
+}
 
 /// Places every model. Pure: the same values give the same placement, however nodes and models are listed. With it
 /// comes the problem that it solves, for the checker.
@@ -12,15 +39,60 @@ pub fn place(
     candidates: &Candidates,
     options: &Options,
 ) -> (Placement, Problem) {
+    let (placement, solution) = place_and_keep(desired, inventory, candidates, options);
+    (placement, solution.problem)
+}
+
+/// The same, and what explanations are computed from.
+pub fn place_and_keep(
+    desired: &Desired,
+    inventory: &Inventory,
+    candidates: &Candidates,
+    options: &Options,
+) -> (Placement, Solution) {
     let problem = shapes::build(desired, inventory, candidates, options);
     let (mut placement, layout) = solve::solve_with_layout(&problem);
+    finish(&mut placement, &problem, &layout, desired, inventory, candidates);
+    // Few solves of a small problem: a plan must not wait for an explanation.
+    let exact = problem.nodes.iter().map(|node| node.accelerators.len()).sum::<usize>();
+    if exact <= problem.limits.exact_accelerators && budget(&problem) > 0 {
+        let inputs = Inputs { desired, inventory, candidates, options };
+        for unplaced in placement.unplaced.iter_mut().filter(|unplaced| unplaced.required).take(REFUSED) {
+            let Some(model) = problem.model(&unplaced.model) else { continue };
+            unplaced.together = conflict::together(inputs, &problem, model);
+            let asked = ["selector", "spread", "quality", "engine", "quota", "deny"];
+            let would_do = |o: &&super::Obstacle| o.alone && asked.contains(&o.constraint.as_str());
+            if unplaced.nearest == "none found"
+                && let Some(obstacle) = unplaced.together.iter().find(would_do)
+            {
+                unplaced.nearest = format!("do without {}", obstacle.text);
+            }
+        }
+    }
+    (placement, Solution { problem, layout })
+}
+
+/// The words that need more than the problem: the nearest changes, and remarks on the weights.
+fn finish(
+    placement: &mut Placement,
+    problem: &Problem,
+    layout: &[Copy],
+    desired: &Desired,
+    inventory: &Inventory,
+    candidates: &Candidates,
+) {
+    let placed = nearest::Placed::of(problem, layout);
     for unplaced in &mut placement.unplaced {
         let Some(model) = desired.models.get(&unplaced.model) else { continue };
+        // Other weights or hardware do not help against a quota.
+        if unplaced.reasons.iter().any(|reason| reason.constraint == "quota") {
+            continue;
+        }
         let Some(Ok(list)) = candidates.get(&unplaced.model) else {
             "weights that can be read".clone_into(&mut unplaced.nearest);
             continue;
         };
-        let mut changes = nearest::changes(&problem, inventory, &layout, &unplaced.model, model, list);
+        let mut changes = nearest::changes(problem, (desired, inventory), &placed, &unplaced.model, model, list);
         if unplaced.nearest.starts_with("stop ") {
             changes.push(unplaced.nearest.clone());
         }
@@ -28,21 +100,21 @@ pub fn place(
             unplaced.nearest = changes.join("; or ");
         }
     }
-    placement.notes.extend(remarks(&placement, candidates));
+    placement.notes.extend(remarks(placement, candidates));
     placement.notes.sort();
     placement.notes.dedup();
-    (placement, problem)
 }
 
 /// What there is to know of the weights that are taken, and of all that a model without a place might take.
 fn remarks(placement: &Placement, candidates: &Candidates) -> Vec<String> {
+    let used: BTreeSet<(&str, usize)> =
+        placement.instances.iter().map(|placed| (placed.model.as_str(), placed.candidate)).collect();
+    let missing: BTreeSet<&str> = placement.unplaced.iter().map(|unplaced| unplaced.model.as_str()).collect();
     let mut found = Vec::new();
     for (model, list) in candidates {
         let Ok(list) = list else { continue };
-        let unplaced = placement.unplaced.iter().any(|unplaced| unplaced.model == *model);
         for (index, candidate) in list.iter().enumerate() {
-            let used = |placed: &super::Placed| placed.model == *model && placed.candidate == index;
-            if unplaced || placement.instances.iter().any(used) {
+            if missing.contains(model.as_str()) || used.contains(&(model.as_str(), index)) {
                 let notes = &candidate.variant.notes;
                 found.extend(notes.iter().map(|note| format!("model `{model}`, {}: {note}", candidate.label)));
             }

@@ -3,7 +3,9 @@
 //! Indices are positions in the vectors of one `Problem`; `Problem::sort` brings nodes, accelerators and models
 //! into the order of their names, so that equal inputs give equal problems however they were listed.
 
-use std::collections::BTreeMap;
+// Size: the vocabulary of the room, nearly all of it documented fields.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{PlacedMemory, Reason};
 use crate::base::{EngineKind, MIB, WeightFormat, format_bytes};
@@ -20,6 +22,25 @@ pub struct Problem {
     pub running: Vec<Running>,
     /// The tiers after the replicas, in order; each is minimised.
     pub tail: Vec<TailTier>,
+    /// By node: the nodes that a shape of this one stands for, itself first, the others ascending; they are equal in all
+    /// that the models can see. A node that another one stands for has none, and no shapes. Empty in a small cluster,
+    /// where every node is looked at by itself.
+    pub alike: Vec<Vec<usize>>,
+    /// What models may take together.
+    pub quotas: Vec<QuotaRule>,
+    /// Losses of spot nodes at once that should not take a model below its minimum: between the minimum tiers and the
+    /// desired ones, by rank, the sum over models with a minimum of `min(minimum, copies - worst losses)` is at its
+    /// most, where the worst losses are the copies on the so many spot nodes that have most of the model's, pinned ones
+    /// counted; a copy over several spot nodes counts as lost. Nothing that runs moves for it. 0 is no hedge.
+    pub spot_hedge: u32,
+    /// What models and providers send to each other.
+    pub traffic: Vec<Traffic>,
+    /// Ways out to providers that need an egress node.
+    pub ways_out: Vec<WayOut>,
+    /// Latency between nodes.
+    pub distances: Distances,
+    /// The least gain that is worth a move, as a share of what the objective counts of the models that move.
+    pub threshold: f64,
     /// How much work the solver may do.
     pub limits: Limits,
     /// What engines took where they ran.
@@ -41,6 +62,8 @@ pub struct NodeSupply {
     pub host_capacity_bytes: u64,
     /// Bytes that may still be written where weights lie; `None` where that is unknown.
     pub disk_free_bytes: Option<u64>,
+    /// Revisions of the weights that are here, complete.
+    pub weights: BTreeSet<String>,
     /// Engines that can be started here.
     pub engines: Vec<EngineSupply>,
     /// Why nothing new may be placed here, as constraint word and sentence; `None` where it may.
@@ -51,6 +74,101 @@ pub struct NodeSupply {
     pub member: bool,
     /// Whether what runs here shall leave. What is protected stays all the same.
     pub drained: bool,
+    /// What an hour costs, in the cluster's currency; `None` where that is unknown.
+    pub price_per_hour: Option<f64>,
+    /// Whether it may be taken away at any time.
+    pub spot: bool,
+    /// Where it stands.
+    pub site: Option<String>,
+}
+
+/// What the models of a quota may take together, over all copies that are not pinned: at most what the limit leaves beside
+/// the pinned ones, or what protected instances hold, whichever is more (`quota.rs` has the whole rule).
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct QuotaRule {
+    /// Its name, for words: `"nlp" (policies/lab.kdl:4)`.
+    pub name: String,
+    /// Names of the models.
+    pub models: Vec<String>,
+    /// Accelerators in all; one that two instances share counts for each of them.
+    pub accelerators: Option<u32>,
+    /// Accelerator memory in all, in bytes as planned; a copy's are rounded up to whole MiB and the limit down.
+    pub vram_bytes: Option<u64>,
+}
+
+/// What two ends send to each other.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Traffic {
+    /// A model.
+    pub from: String,
+    /// A model, or a node (the way out to a provider).
+    pub to: End,
+    /// Bytes per turn.
+    pub bytes_per_turn: u64,
+    /// How much it counts beside other traffic.
+    pub weight: f64,
+    /// Longest way between them, in microseconds; a hard limit.
+    pub max_latency_us: Option<u64>,
+    /// Who wants it, for words: `workflow vision: viewer to planner`.
+    pub because: String,
+}
+
+/// Where traffic goes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum End {
+    /// To a model, wherever it runs.
+    Model(String),
+    /// To the egress node of this way out ([`WayOut::key`]), wherever that will be.
+    Out(String),
+    /// To this node.
+    Node(String),
+}
+
+impl Default for End {
+    fn default() -> Self {
+        Self::Model(String::new())
+    }
+}
+
+/// A way out to a provider: of one agent, or of a provider's model that no agent uses.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct WayOut {
+    /// The provider's model, by its name in the config.
+    pub model: String,
+    /// The agent; `None` where no agent uses the model.
+    pub agent: Option<String>,
+    /// `host:port`.
+    pub endpoint: String,
+    /// Longest time to connect, in microseconds; a hard limit.
+    pub max_latency_us: Option<u64>,
+    /// The nodes of the config, by name.
+    pub via: Vec<Via>,
+    /// The node that the last apply chose.
+    pub previous: Option<String>,
+    /// How much better another node must be, as a share of what is expected of the previous one.
+    pub threshold: f64,
+}
+
+/// A node as an egress node.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Via {
+    /// The node.
+    pub node: String,
+    /// Measured time to connect, in microseconds.
+    pub connect_us: Option<u64>,
+    /// Why it could not connect, where it tried.
+    pub problem: Option<String>,
+    /// Why it may not be taken, as constraint word and sentence.
+    pub closed: Option<(String, String)>,
+    /// Whether it is the controller's own machine.
+    pub local: bool,
+}
+
+/// What is known of the ways between nodes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Distances {
+    /// Round trip in microseconds and throughput in bytes per second, by the two nodes' names in ascending order.
+    pub between: BTreeMap<(String, String), (u64, Option<u64>)>,
 }
 
 /// What an accelerator can give.
@@ -114,12 +232,31 @@ pub struct ModelDemand {
     pub prefer: Vec<(String, String, u32)>,
     /// Label of which no two replicas may share a value.
     pub spread_by: Option<String>,
+    /// Whether its replicas should share few nodes.
+    pub pack: bool,
+    /// Whether some of its layers may be in host memory.
+    pub offload: bool,
+    /// Where policies deny it, for the checker; only what is protected and runs there stays.
+    pub denied: Vec<DeniedPlace>,
     /// Its candidates, as the checker sees them; shapes point here.
     pub candidates: Vec<CandidateFacts>,
     /// Ways to run it, one entry per node and group of equal accelerators; sorted.
     pub shapes: Vec<Shape>,
     /// Why it cannot run in other ways; sorted by node.
     pub removed: Vec<Removed>,
+}
+
+/// A place that a policy denies to a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeniedPlace {
+    /// The node's name.
+    pub node: String,
+    /// Index of the candidate.
+    pub candidate: usize,
+    /// The engine that would serve it.
+    pub engine: EngineKind,
+    /// The policy, as a sentence.
+    pub text: String,
 }
 
 /// What the checker must know of a candidate.
@@ -133,13 +270,17 @@ pub struct CandidateFacts {
     pub legal_ranks: BTreeMap<EngineKind, Vec<u32>>,
     /// Tokens per request.
     pub context: u64,
+    /// Repeating layers; 0 where that is not known.
+    pub layers: u32,
+    /// Revision of the weights; empty where the files are on some nodes only.
+    pub revision: String,
     /// Nodes that have the files, where only those can run it.
     pub only_on: Option<Vec<String>>,
     /// How the weights lie on disk, for the words of a refusal.
     pub format: Option<WeightFormat>,
 }
 
-/// One way to run a model on one group of equal accelerators of one node.
+/// One way to run a model: on one group of equal accelerators of one node, and on what its further parts take.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shape {
     /// Index of the candidate.
@@ -171,12 +312,70 @@ pub struct Shape {
     pub host: PlacedMemory,
     /// Predicted tokens per second of one request; `None` where bandwidth is unknown.
     pub speed: Option<f64>,
-    /// Bytes to bring to the node first.
+    /// Predicted seconds until the first token of a prompt that fills the context; `None` where the accelerator's
+    /// arithmetic rate is unknown.
+    pub first_token_s: Option<f64>,
+    /// Bytes to bring to the node first. Where it stands for several: to one of them that has no such weights.
     pub fetch_bytes: u64,
     /// Whether only an instance that already runs so may use it (a node on hold).
     pub keep_only: bool,
     /// What could not be checked of the device, for a warning where the shape is taken.
     pub unchecked: Option<String>,
+    /// Accelerators that it takes besides: of another kind, or of another node.
+    pub further: Vec<Part>,
+    /// Layers of each stage, those of the further parts last; empty where the engine shares them out evenly itself.
+    /// Where they are fewer in all than the model has, the others are in host memory.
+    pub layers: Vec<u32>,
+    /// Whether the vision projector is loaded beside the layers of its first accelerator.
+    pub vision: bool,
+}
+
+/// Accelerators of another kind or node that a shape takes besides its own.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Part {
+    /// Index of the node.
+    pub node: usize,
+    /// Accelerators of the node that it may take, all of one kind.
+    pub group: Vec<usize>,
+    /// How many of them one replica takes.
+    pub ranks: u32,
+    /// Bytes on each.
+    pub per_accelerator: PlacedMemory,
+    /// Bytes that the engine claims of each, where that is more than what is planned.
+    pub claim_bytes: u64,
+    /// Bytes of host memory on its node; 0 where that is the shape's own node.
+    pub host: PlacedMemory,
+    /// What of the model lies there, where it is not layers.
+    pub role: Option<Role>,
+}
+
+/// A part of a model beside its layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// The vision projector.
+    Vision,
+}
+
+/// What a shape takes of one group of equal accelerators.
+#[derive(Debug, Clone, Copy)]
+pub struct Span<'s> {
+    /// Index of the node.
+    pub node: usize,
+    /// Accelerators that it may take.
+    pub group: &'s [usize],
+    /// How many of them one replica takes.
+    pub ranks: usize,
+    /// Bytes that are counted on each.
+    pub claimed: u64,
+    /// Bytes of host memory on the node.
+    pub host_bytes: u64,
+}
+
+impl Part {
+    /// Bytes that are counted on each accelerator.
+    pub fn claimed(&self) -> u64 {
+        self.per_accelerator.total_bytes().max(self.claim_bytes)
+    }
 }
 
 /// A way to run a model that was ruled out before solving.
@@ -219,6 +418,8 @@ pub struct Running {
     pub live_sessions: u32,
     /// Whether it is told to run and its engine does not.
     pub failed: bool,
+    /// Layers of each accelerator, where they were told to it.
+    pub layers: Vec<u32>,
 }
 
 /// What the objective may weigh. Every term is a cost of at least 0.
@@ -228,17 +429,24 @@ pub enum Term {
     Quality,
     /// Instances that lose their place, weighted by load time and live sessions: 1 to 3 each.
     Stability,
-    /// 0 to 1 per replica: how far the predicted speed stays below a comfortable one.
+    /// 0 to 1.1 per replica: how far the predicted decode speed stays below a comfortable one, and how long a full prompt
+    /// is read ([`Shape::slowness`]).
     Latency,
+    /// 0 to 1 per pair, times the traffic's weight: the time of one turn over the measured way from a replica to the
+    /// nearest one of the other end; half of it at 100 ms ([`super::Ways`]).
+    Traffic,
     /// 0 to 1 per replica: bytes to bring; half of it at 64 GiB. Bounded, so that no size makes a download weigh more
     /// than a better variant.
     Locality,
-    /// Accelerators taken, each as the share of the largest one's memory.
+    /// What the accelerators taken cost, see `price.rs`: the cluster's currency per hour where any node has a price, else
+    /// each as the share of the largest one's memory.
     Cost,
     /// The busiest node's share of memory in use.
     Balance,
     /// Weights of preferences that are not met, per replica.
     Preference,
+    /// Nodes beyond the first that a model with `pack` is on.
+    Pack,
 }
 
 /// One tier after the replicas: a weighted sum that is minimised.
@@ -261,13 +469,25 @@ pub struct Limits {
     pub large: usize,
     /// Relative gap that is accepted in the weighted tiers of a large problem.
     pub large_gap: f64,
+    /// Accelerators up to which every one is looked at by itself; beyond, equal ones are counted.
+    pub exact_accelerators: usize,
+    /// Threads that independent parts of a problem are shared out to. The answer is the same with any number.
+    pub threads: usize,
     /// Seconds per tier after which the solver is aborted; only then the answer depends on the machine.
     pub abort_s: f64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { nodes: 2_000, gap: 1e-6, large: 2_500, large_gap: 5e-3, abort_s: 120.0 }
+        Self {
+            nodes: 2_000,
+            gap: 1e-6,
+            large: 2_500,
+            large_gap: 5e-3,
+            exact_accelerators: 24,
+            threads: 1,
+            abort_s: 120.0,
+        }
     }
 }
 
@@ -276,14 +496,65 @@ const CRAWL: f64 = 5.0;
 /// Ranks of quality that a processor which crawls is worse than the best: more than there are.
 const CRAWL_RANKS: u32 = 20;
 
+/// Seconds until the first token at which half of what waiting weighs is reached.
+const PATIENCE_S: f64 = 10.0;
+
 /// Decode speed, in tokens per second, beyond which more speed hardly matters: faster than people read. From there
 /// on the fewest accelerators win.
 pub const COMFORTABLE_SPEED: f64 = 20.0;
 
 impl Shape {
-    /// Accelerators one replica takes.
+    /// Accelerators one replica takes of its own group; those of further parts come besides.
     pub fn width(&self) -> usize {
         self.ranks as usize
+    }
+
+    /// Its own accelerators and those of its further parts, in rank order.
+    pub fn spans(&self) -> impl Iterator<Item = Span<'_>> {
+        let own = Span {
+            node: self.node,
+            group: &self.group,
+            ranks: self.ranks as usize,
+            claimed: self.claimed(),
+            host_bytes: self.host.total_bytes(),
+        };
+        let further = self.further.iter().map(|part| Span {
+            node: part.node,
+            group: &part.group,
+            ranks: part.ranks as usize,
+            claimed: part.claimed(),
+            host_bytes: part.host.total_bytes(),
+        });
+        std::iter::once(own).chain(further)
+    }
+
+    /// Whether these positions of its node, in rank order, are all that a replica takes.
+    pub fn takes(&self, positions: &[usize]) -> bool {
+        let mut left = positions;
+        for span in self.spans() {
+            let Some((own, rest)) = left.split_at_checked(span.ranks) else { return false };
+            if span.node != self.node || !own.iter().all(|position| span.group.contains(position)) {
+                return false;
+            }
+            left = rest;
+        }
+        left.is_empty()
+    }
+
+    /// Tensor-parallel ranks of a stage, and pipeline stages.
+    pub fn split(&self) -> (u32, u32) {
+        let apart = self.further.iter().filter(|part| part.role.is_none()).map(|part| part.ranks).sum::<u32>();
+        let ranks = (self.ranks + apart).max(1);
+        match (self.pipeline, self.layers.len() as u32) {
+            (false, _) => (ranks, 1),
+            (true, 0) => (1, ranks),
+            (true, stages) => ((ranks / stages).max(1), stages),
+        }
+    }
+
+    /// Accelerators of all parts that one replica takes.
+    pub fn all_ranks(&self) -> usize {
+        self.spans().map(|span| span.ranks).sum()
     }
 
     /// Bytes that are counted on each accelerator.
@@ -301,11 +572,16 @@ impl Shape {
         self.fetch_bytes as f64 / (self.fetch_bytes as f64 + 64.0 * 1024.0 * MIB as f64)
     }
 
-    /// 0 to 1: how far the speed stays below a comfortable one. Nearly all of it is gone at `COMFORTABLE_SPEED`,
-    /// so that a small model does not take a large accelerator, or many, only to be faster than anyone reads.
+    /// 0 to 1.1: how far the decode speed stays below a comfortable one (up to 1), and how long a full prompt is read (up
+    /// to 0.1). Nearly all of the first is gone at `COMFORTABLE_SPEED`, so that a small model does not take a large
+    /// accelerator, or many, only to be faster than anyone reads. Of the second, half is reached at `PATIENCE_S`: it
+    /// decides between accelerators of equal bandwidth, and weighs little beside a larger card.
     pub fn slowness(&self) -> f64 {
-        let Some(speed) = self.speed.filter(|s| s.is_finite() && *s >= 0.0) else { return 0.5 };
-        0.9 * (1.0 - speed / COMFORTABLE_SPEED).max(0.0) + 0.1 * COMFORTABLE_SPEED / (COMFORTABLE_SPEED + speed)
+        let known = |figure: Option<f64>| figure.filter(|figure| figure.is_finite() && *figure >= 0.0);
+        let decode = known(self.speed).map_or(0.5, |speed| {
+            0.9 * (1.0 - speed / COMFORTABLE_SPEED).max(0.0) + 0.1 * COMFORTABLE_SPEED / (COMFORTABLE_SPEED + speed)
+        });
+        decode + 0.1 * known(self.first_token_s).map_or(0.5, |seconds| seconds / (seconds + PATIENCE_S))
     }
 }
 
@@ -321,10 +597,18 @@ impl ModelDemand {
         self.candidates.get(shape.candidate).map_or(0, |c| c.quality - best)
     }
 
-    /// What the objective counts as quality: the deficit, and that a large model which crawls on a processor is no
-    /// better than a lesser variant on an accelerator.
+    /// Layers of a shape that are in host memory although it has accelerators.
+    pub fn host_layers(&self, shape: &Shape) -> u32 {
+        let held: u32 = shape.layers.iter().sum();
+        let all = self.candidates.get(shape.candidate).map_or(0, |candidate| candidate.layers);
+        if held == 0 { 0 } else { all.saturating_sub(held) }
+    }
+
+    /// What the objective counts as quality: the deficit, and that a large model which crawls on a processor, whole or
+    /// with some of its layers, is no better than a lesser variant on an accelerator.
     pub fn loss(&self, shape: &Shape) -> u32 {
-        let crawls = shape.ranks == 0 && shape.speed.is_some_and(|speed| speed < CRAWL);
+        let on_host = shape.ranks == 0 || self.host_layers(shape) > 0;
+        let crawls = on_host && shape.speed.is_some_and(|speed| speed < CRAWL);
         self.deficit(shape) + if crawls { CRAWL_RANKS } else { 0 }
     }
 
@@ -379,18 +663,48 @@ impl NodeSupply {
 }
 
 impl Problem {
+    /// The nodes that a shape of a node stands for.
+    pub fn stands_for(&self, node: usize) -> Vec<usize> {
+        self.alike.get(node).cloned().unwrap_or_else(|| vec![node])
+    }
+
+    /// Whether the shapes of a node are those of another one too.
+    pub fn covers(&self, node: usize, other: usize) -> bool {
+        let alike = || self.alike.get(node).and_then(|alike| alike.get(1..));
+        node == other || alike().is_some_and(|alike| alike.binary_search(&other).is_ok())
+    }
+
+    /// By node, the one whose shapes are its own.
+    pub fn representatives(&self) -> Vec<usize> {
+        let mut found: Vec<usize> = (0..self.nodes.len()).collect();
+        for (node, alike) in self.alike.iter().enumerate() {
+            alike.iter().for_each(|other| found[*other] = node);
+        }
+        found
+    }
+
+    /// Nodes with shapes of their own.
+    pub fn classes(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.nodes.len()).filter(|node| self.alike.get(*node).is_none_or(|alike| !alike.is_empty()))
+    }
+
+    /// How many other nodes a node stands for.
+    pub fn others(&self, node: usize) -> u32 {
+        self.alike.get(node).map_or(0, |alike| alike.len().saturating_sub(1) as u32)
+    }
+
     /// A node's position by name.
     pub fn node(&self, name: &str) -> Option<usize> {
-        self.nodes.iter().position(|n| n.name == name)
+        find(&self.nodes, name, |node| &node.name)
     }
 
     /// A model's position by name.
     pub fn model(&self, name: &str) -> Option<usize> {
-        self.models.iter().position(|m| m.name == name)
+        find(&self.models, name, |model| &model.name)
     }
 
-    /// The shape in which an instance runs, where its model can still run so: same candidate, engine and number
-    /// of accelerators, on the very accelerators it has.
+    /// The shape in which an instance runs, where its model can still run so: same candidate, engine, layers and
+    /// number of accelerators, on the very accelerators it has.
     pub fn shape_of(&self, running: &Running) -> Option<(usize, usize)> {
         let model = self.model(&running.model)?;
         let node = self.node(&running.node)?;
@@ -399,11 +713,11 @@ impl Problem {
         let positions = positions?;
         let demand = &self.models[model];
         let shape = demand.shapes.iter().position(|s| {
-            s.node == node
-                && Some(s.engine) == running.engine
-                && s.width() == positions.len()
+            Some(s.engine) == running.engine
+                && s.layers == running.layers
+                && self.covers(s.node, node)
                 && demand.candidates.get(s.candidate).is_some_and(|c| c.label == running.variant)
-                && positions.iter().all(|p| s.group.contains(p))
+                && s.takes(&positions)
         })?;
         Some((model, shape))
     }
@@ -417,9 +731,26 @@ impl Problem {
             position[*old] = new;
         }
         self.nodes.sort_by(|a, b| a.name.cmp(&b.name));
+        if !self.alike.is_empty() {
+            let renumber = |old: &usize| {
+                let mut alike: Vec<usize> = self.alike[*old].iter().map(|node| position[*node]).collect();
+                if let Some(others) = alike.get_mut(1..) {
+                    others.sort_unstable();
+                }
+                alike
+            };
+            self.alike = order.iter().map(renumber).collect();
+        }
+        self.quotas.sort_by(|a, b| a.name.cmp(&b.name));
+        self.traffic.sort_by(|a, b| (&a.from, &a.to, &a.because).cmp(&(&b.from, &b.to, &b.because)));
+        self.ways_out.sort_by(|a, b| (&a.model, &a.agent).cmp(&(&b.model, &b.agent)));
+        for way in &mut self.ways_out {
+            way.via.sort_by(|a, b| a.node.cmp(&b.node));
+        }
         for model in &mut self.models {
             for shape in &mut model.shapes {
                 shape.node = position[shape.node];
+                shape.further.iter_mut().for_each(|part| part.node = position[part.node]);
             }
             model.shapes.sort_by(|a, b| key(a).cmp(&key(b)));
             model.removed.sort_by(|a, b| {
@@ -439,6 +770,31 @@ impl Problem {
     }
 }
 
-fn key(shape: &Shape) -> (usize, usize, u32, EngineKind, &[usize], u32, bool) {
-    (shape.candidate, shape.node, shape.preference, shape.engine, &shape.group, shape.ranks, shape.pipeline)
+/// What shapes are sorted by.
+pub(super) type Key<'s> =
+    (usize, usize, u32, EngineKind, &'s [usize], u32, bool, Vec<(usize, &'s [usize], u32)>, &'s [u32]);
+
+/// In which order shapes are.
+pub(super) fn key(shape: &Shape) -> Key<'_> {
+    let further = shape.further.iter().map(|part| (part.node, part.group.as_slice(), part.ranks)).collect();
+    (
+        shape.candidate,
+        shape.node,
+        shape.preference,
+        shape.engine,
+        &shape.group,
+        shape.ranks,
+        shape.pipeline,
+        further,
+        &shape.layers,
+    )
+}
+
+/// A position by name, at once where the list is in the order of its names.
+fn find<T>(list: &[T], name: &str, of: impl Fn(&T) -> &String) -> Option<usize> {
+    let at = list.partition_point(|item| of(item).as_str() < name);
+    match list.get(at) {
+        Some(item) if of(item) == name => Some(at),
+        _ => list.iter().position(|item| of(item) == name),
+    }
 }

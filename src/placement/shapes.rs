@@ -1,20 +1,21 @@
 //! The problem from the desired state, the inventory and the candidate weights: every way to run every model on
 //! every node that sizing allows, and the reason for every way it does not.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use super::layout::whole;
 use super::{
     Candidate, CandidateFacts, Candidates, Limits, ModelDemand, NodeSupply, Origin, PlacedMemory, Problem, Reason,
-    Removed, Shape, TailTier, Term,
+    Removed, Running, Shape, TailTier, Term,
 };
-use super::{holding, supply};
+use super::{DeniedPlace, classes, deny, flows, holding, offload, price, supply, unequal, vision};
 use crate::base::{EngineKind, MIB, format_bytes};
 use crate::config::{Desired, Model, Objective};
 use crate::engine::utilisation;
 use crate::inventory::{Accelerator, Inventory, NodeFacts};
 use crate::sizing::{
-    AcceleratorSpec, Calibrations, Demand, Figures, Footprint, Ran, SizingError, admits, effective_context,
+    AcceleratorSpec, Calibrations, Demand, Figures, Footprint, Ran, SizingError, Splits, admits, effective_context,
     engine_supports, kv_bytes_per_token, legal_splits, specification, speed, version_supports,
 };
 
@@ -27,10 +28,12 @@ pub struct Options {
     pub drain: BTreeSet<String>,
 }
 
+/// The least gain that is worth a move, unless `threshold move=` says otherwise.
+const MOVE_THRESHOLD: f64 = 0.05;
 /// Numbers of llama.cpp devices that are tried for a layer split.
 const LAYER_SPLITS: &[u32] = &[2, 3, 4, 8];
 /// Memory bandwidth that is assumed of a CPU, for speed.
-const CPU_BANDWIDTH: u64 = 40_000_000_000;
+pub(super) const CPU_BANDWIDTH: u64 = 40_000_000_000;
 
 /// The weighted tier that follows the replicas.
 pub fn tail(objective: &Objective) -> Vec<TailTier> {
@@ -38,10 +41,12 @@ pub fn tail(objective: &Objective) -> Vec<TailTier> {
         (Term::Quality, f64::from(objective.quality)),
         (Term::Stability, f64::from(objective.stability)),
         (Term::Latency, f64::from(objective.latency)),
+        (Term::Traffic, f64::from(objective.latency)),
         (Term::Locality, f64::from(objective.locality)),
         (Term::Cost, f64::from(objective.cost)),
         (Term::Balance, f64::from(objective.balance)),
         (Term::Preference, 1.0),
+        (Term::Pack, 1.0),
     ];
     vec![TailTier { name: "objective".to_owned(), terms }]
 }
@@ -55,12 +60,25 @@ pub fn build(desired: &Desired, inventory: &Inventory, candidates: &Candidates, 
         running: supply::running(inventory, candidates),
         tail: tail(&desired.cluster.objective),
         limits: options.limits,
+        quotas: supply::quotas(desired),
+        spot_hedge: desired.policies.spot_hedge.as_ref().map_or(0, |losses| losses.value),
+        threshold: desired.policies.move_threshold.as_ref().map_or(MOVE_THRESHOLD, |s| f64::from(s.value.0) / 10_000.0),
         notes,
         calibrations: Calibrations::of(inventory),
         ..Problem::default()
     };
+    let large = classes::is_large(&problem.nodes, &options.limits);
+    if large {
+        classes::round_down(&mut problem.nodes);
+        problem.notes = classes::gather(std::mem::take(&mut problem.notes));
+    }
     holding::make_room(&mut problem, desired, candidates);
-    let mut models = Vec::new();
+    if large {
+        problem.alike = classes::classes(&problem, desired, inventory, candidates);
+    }
+    let currency = desired.cluster.extras.currency.as_ref().map(|code| code.value.as_str());
+    problem.notes.extend(price::note(&problem, currency));
+    let (mut models, mut found) = (Vec::new(), Vec::new());
     for (name, model) in &desired.models {
         let mut demand = ModelDemand {
             name: name.clone(),
@@ -77,15 +95,19 @@ pub fn build(desired: &Desired, inventory: &Inventory, candidates: &Candidates, 
                 .map(|p| (p.value.0.label.clone(), p.value.0.is.clone(), p.value.1))
                 .collect(),
             spread_by: model.place.spread_by.as_ref().map(|s| s.value.clone()),
+            offload: model.place.allow_offload,
+            pack: model.place.pack,
             ..ModelDemand::default()
         };
         match candidates.get(name) {
             Some(Ok(list)) => {
-                let (nodes, calibrations) = (&problem.nodes, &problem.calibrations);
-                let mut builder = Builder { desired, inventory, nodes, calibrations, model, demand };
+                let (nodes, running) = (&problem.nodes, &problem.running);
+                let (problem, sizes, notes) = (&problem, Sizes::default(), Vec::new());
+                let mut builder = Builder { desired, inventory, problem, nodes, running, model, demand, sizes, notes };
                 for (index, candidate) in list.iter().enumerate() {
                     builder.candidate(index, candidate);
                 }
+                found.append(&mut builder.notes);
                 demand = builder.demand;
                 if list.is_empty() {
                     demand.removed.push(everywhere("disk", "no weights were found in its source".to_owned()));
@@ -100,6 +122,8 @@ pub fn build(desired: &Desired, inventory: &Inventory, candidates: &Candidates, 
         models.push(demand);
     }
     problem.models = models;
+    problem.notes.append(&mut found);
+    flows::add(&mut problem, desired, inventory);
     problem.sort();
     problem
 }
@@ -109,11 +133,12 @@ fn everywhere(constraint: &str, text: String) -> Removed {
     Removed { variant: None, engine: None, ranks: None, needed_bytes: 0, planned: None, reason }
 }
 
-fn reason(node: &str, constraint: &str, text: String) -> Reason {
-    Reason { node: node.to_owned(), constraint: constraint.to_owned(), needed: None, available: None, unit: None, text }
+pub(super) fn reason(node: &str, constraint: &str, text: String) -> Reason {
+    let (node, constraint) = (node.to_owned(), constraint.to_owned());
+    Reason { node, alike: 0, constraint, needed: None, available: None, unit: None, text }
 }
 
-fn counted(node: &str, constraint: &str, needed: u64, available: u64, unit: &str, text: String) -> Reason {
+pub(super) fn counted(node: &str, constraint: &str, needed: u64, available: u64, unit: &str, text: String) -> Reason {
     Reason {
         needed: Some(needed),
         available: Some(available),
@@ -177,23 +202,49 @@ pub fn sized(
     demand: &Demand<'_>,
     accelerator: Option<&str>,
 ) -> Result<Footprint, SizingError> {
-    calibrations.footprint(&candidate.variant, demand, Ran { revision: &candidate.revision, accelerator })
+    calibrations.footprint(&candidate.variant, demand, Ran { revision: &candidate.revision, accelerator, layers: &[] })
 }
 
-struct Builder<'a> {
+/// What finds the shapes of one model.
+pub(super) struct Builder<'a> {
     desired: &'a Desired,
     inventory: &'a Inventory,
-    nodes: &'a [NodeSupply],
-    calibrations: &'a Calibrations,
-    model: &'a Model,
-    demand: ModelDemand,
+    problem: &'a Problem,
+    pub(super) nodes: &'a [NodeSupply],
+    pub(super) running: &'a [Running],
+    pub(super) model: &'a Model,
+    pub(super) demand: ModelDemand,
+    sizes: Sizes,
+    notes: Vec<String>,
+}
+
+/// Engine, version, ranks (0: the CPU) and, where measurements are known, accelerators.
+type SizeKey = (EngineKind, Option<String>, u32, Option<String>);
+
+/// What was computed of the candidate in hand already.
+#[derive(Default)]
+struct Sizes {
+    splits: BTreeMap<EngineKind, Rc<Splits>>,
+    footprints: BTreeMap<SizeKey, Result<Rc<Footprint>, SizingError>>,
 }
 
 impl Builder<'_> {
-    fn remove(&mut self, candidate: &Candidate, engine: Option<EngineKind>, ranks: Option<u32>, why: Reason) {
+    pub(super) fn remove(
+        &mut self,
+        candidate: &Candidate,
+        engine: Option<EngineKind>,
+        ranks: Option<u32>,
+        why: Reason,
+    ) {
         let needed_bytes = why.needed.filter(|_| why.unit.as_deref() == Some("bytes")).unwrap_or(0);
         let variant = Some(candidate.label.clone());
         self.demand.removed.push(Removed { variant, engine, ranks, needed_bytes, planned: None, reason: why });
+    }
+
+    /// What was removed at a node holds for all that it stands for.
+    fn alike(&mut self, node: usize, from: usize) {
+        let others = self.problem.others(node);
+        self.demand.removed.iter_mut().skip(from).for_each(|removed| removed.reason.alike = others);
     }
 
     /// The same of a shape whose accelerators are too small.
@@ -204,17 +255,43 @@ impl Builder<'_> {
         }
     }
 
+    /// Splits that are legal, computed once per candidate and engine.
+    fn splits(&mut self, candidate: &Candidate, engine: EngineKind) -> Rc<Splits> {
+        let compute = || Rc::new(legal_splits(&candidate.variant, engine));
+        Rc::clone(self.sizes.splits.entry(engine).or_insert_with(compute))
+    }
+
+    /// What the candidate takes, computed once per engine, version, ranks and kind of accelerator.
+    fn sized(
+        &mut self,
+        candidate: &Candidate,
+        demand: &Demand<'_>,
+        ranks: u32,
+        kind: Option<&str>,
+    ) -> Result<Rc<Footprint>, SizingError> {
+        let calibrations = &self.problem.calibrations;
+        let measured = kind.filter(|_| calibrations.knows(demand.engine, &candidate.revision));
+        let key = (demand.engine, demand.version.map(str::to_owned), ranks, measured.map(str::to_owned));
+        let compute = || sized(calibrations, candidate, demand, kind).map(Rc::new);
+        self.sizes.footprints.entry(key).or_insert_with(compute).clone()
+    }
+
     fn candidate(&mut self, index: usize, candidate: &Candidate) {
         let variant = &candidate.variant;
         let listed = !self.model.variants.is_empty();
         let mut facts = CandidateFacts {
             label: candidate.label.clone(),
             quality: if listed { index as u32 } else { u32::from(variant.quality.rank()) },
+            revision: match &candidate.origin {
+                Origin::Controller { .. } | Origin::Hub { .. } => candidate.revision.clone(),
+                Origin::OnNode { .. } => String::new(),
+            },
             only_on: match &candidate.origin {
                 Origin::Controller { .. } | Origin::Hub { .. } => None,
                 Origin::OnNode { nodes, .. } => Some(nodes.clone()),
             },
             format: Some(variant.format),
+            layers: variant.architecture.layers,
             ..CandidateFacts::default()
         };
         let context = effective_context(variant, self.model.context.as_ref().map(|c| c.value));
@@ -234,6 +311,9 @@ impl Builder<'_> {
             let text = format!("{} is below `quality min=\"{}\"`", candidate.label, min.value);
             return self.remove(candidate, None, None, reason("*", "selector", text));
         }
+        if let Some(text) = vision::no_parts(self, candidate) {
+            return self.remove(candidate, None, None, reason("*", "engine", text));
+        }
         let able: Vec<EngineKind> = engines.iter().copied().filter(|e| engine_supports(*e, variant).is_ok()).collect();
         if able.is_empty() {
             let text = engines
@@ -242,8 +322,11 @@ impl Builder<'_> {
                 .unwrap_or_else(|| "no engine can load it".to_owned());
             return self.remove(candidate, engines.first().copied(), None, reason("*", "engine", text));
         }
-        for node in 0..self.nodes.len() {
+        self.sizes = Sizes::default();
+        for node in self.problem.classes() {
+            let known = self.demand.removed.len();
             self.on_node(index, candidate, context, &able, node);
+            self.alike(node, known);
         }
     }
 
@@ -272,7 +355,10 @@ impl Builder<'_> {
             let text = format!("{path} is not on this node");
             return self.remove(candidate, None, None, reason(&name, "disk", text));
         }
-        let fetch = fetch_bytes(candidate, facts);
+        let fetch = match self.problem.alike.is_empty() {
+            true => fetch_bytes(candidate, facts),
+            false => classes::fetch_bytes(candidate, facts, supply.disk_free_bytes),
+        };
         if let Some(free) = supply.disk_free_bytes.filter(|free| fetch > *free) {
             let text = format!("{} to fetch, {} of disk free", format_bytes(fetch), format_bytes(free));
             let why = counted(&name, "disk", fetch, free, "bytes", text);
@@ -284,6 +370,10 @@ impl Builder<'_> {
                 self.remove(candidate, Some(*engine), None, reason(&name, "engine", text));
                 continue;
             };
+            let denied = self.denied(index, candidate, *engine, facts, node);
+            if denied == Some(false) {
+                continue;
+            }
             if let Err(text) = version_supports(*engine, found.version.as_deref(), &candidate.variant) {
                 self.remove(candidate, Some(*engine), None, reason(&name, "engine", text));
                 continue;
@@ -303,16 +393,50 @@ impl Builder<'_> {
                 claim_bytes: 0,
                 host: PlacedMemory::default(),
                 speed: None,
+                first_token_s: None,
                 fetch_bytes: fetch,
-                keep_only: supply.closed.is_some(),
+                keep_only: supply.closed.is_some() || denied.is_some(),
                 unchecked: None,
+                further: Vec::new(),
+                layers: Vec::new(),
+                vision: false,
             };
             let demand = demand_of(self.model, *engine, found.version.as_deref(), context);
+            let from = self.demand.shapes.len();
             self.accelerators(candidate, &draft, demand, facts);
+            unequal::add(self, candidate, &draft, demand, facts);
+            offload::add(self, candidate, &draft, demand, facts);
             if self.model.place.allow_cpu && *engine == EngineKind::LlamaCpp {
                 self.cpu(candidate, &draft, demand);
             }
+            vision::add(self, candidate, &draft, facts, from);
         }
+    }
+
+    /// Whether a policy denies this place, and where it does, whether something protected runs here and stays.
+    fn denied(
+        &mut self,
+        index: usize,
+        candidate: &Candidate,
+        engine: EngineKind,
+        facts: &NodeFacts,
+        node: usize,
+    ) -> Option<bool> {
+        let supply = &self.nodes[node];
+        let found = deny::denied(self.desired, self.model, engine, supply, candidate.gated)?;
+        let (name, model) = (supply.name.clone(), self.demand.name.clone());
+        if found.assumed {
+            let text = "whether its weights are gated is not known, so policies that ask take them as gated";
+            self.notes.push(format!("model `{model}`: {text}"));
+        }
+        let stays = self.demand.protected && facts.instances.iter().any(|i| i.model == model && i.engine == engine);
+        if stays {
+            self.notes
+                .push(format!("model `{model}` stays on `{name}` because it is protected, though {}", found.text));
+        }
+        self.remove(candidate, Some(engine), None, reason(&name, "deny", found.text.clone()));
+        self.demand.denied.push(DeniedPlace { node: name, candidate: index, engine, text: found.text });
+        Some(stays)
     }
 
     fn accelerators(&mut self, candidate: &Candidate, draft: &Shape, demand: Demand<'_>, facts: &NodeFacts) {
@@ -327,7 +451,7 @@ impl Builder<'_> {
             let why = counted(&supply.name, "accelerators", 1, 0, "accelerators", text);
             return self.remove(candidate, Some(draft.engine), None, why);
         }
-        let splits = legal_splits(&candidate.variant, draft.engine);
+        let splits = self.splits(candidate, draft.engine);
         for group in groups {
             let first = &supply.accelerators[group[0]];
             let device = facts.accelerator(&first.uuid);
@@ -382,7 +506,7 @@ impl Builder<'_> {
             return;
         }
         let demand = over(demand, ranks);
-        let sized = match sized(self.calibrations, candidate, &demand, Some(&kind)) {
+        let sized = match self.sized(candidate, &demand, ranks, Some(&kind)) {
             Ok(sized) => sized,
             Err(error) => {
                 let why = reason(&supply.name, "split", error.to_string());
@@ -411,13 +535,14 @@ impl Builder<'_> {
         }
         let read = as_read(candidate, demand, &sized);
         let speed = device.and_then(|d| decode_speed(candidate, &read, d));
-        self.demand.shapes.push(Shape { speed, ..shape });
+        let first_token_s = device.and_then(|d| first_token_s(candidate, &demand, d));
+        self.demand.shapes.push(Shape { speed, first_token_s, ..shape });
     }
 
     fn cpu(&mut self, candidate: &Candidate, draft: &Shape, demand: Demand<'_>) {
         let supply = &self.nodes[draft.node];
         let demand = over(demand, 0);
-        let sized = match sized(self.calibrations, candidate, &demand, None) {
+        let sized = match self.sized(candidate, &demand, 0, None) {
             Ok(sized) => sized,
             Err(error) => {
                 let why = reason(&supply.name, "engine", error.to_string());
@@ -477,7 +602,7 @@ fn too_large_pool(shape: &Shape, available: u64, tightest: &super::AcceleratorSu
     )
 }
 
-fn too_much_ram(supply: &NodeSupply, needed: u64) -> Reason {
+pub(super) fn too_much_ram(supply: &NodeSupply, needed: u64) -> Reason {
     let text = format!(
         "needs {} of host memory; {} can be used",
         format_bytes(needed),
@@ -488,10 +613,18 @@ fn too_much_ram(supply: &NodeSupply, needed: u64) -> Reason {
 
 /// Bytes to bring to a node before a candidate can start there.
 pub fn fetch_bytes(candidate: &Candidate, facts: &NodeFacts) -> u64 {
-    let there = |w: &crate::inventory::WeightsFound| w.revision == candidate.revision && w.complete;
+    if holds(candidate, facts) { 0 } else { files_bytes(candidate) }
+}
+
+/// Whether a node has all files of a candidate that can be brought to nodes.
+pub fn holds(candidate: &Candidate, facts: &NodeFacts) -> bool {
+    facts.weights.iter().any(|found| found.revision == candidate.revision && found.complete)
+}
+
+/// Bytes to bring to a node that has nothing of a candidate.
+pub fn files_bytes(candidate: &Candidate) -> u64 {
     match &candidate.origin {
         Origin::OnNode { .. } => 0,
-        Origin::Controller { .. } | Origin::Hub { .. } if facts.weights.iter().any(there) => 0,
         Origin::Controller { .. } | Origin::Hub { .. } => {
             let files: u64 = candidate.files.iter().map(|f| f.size_bytes).sum();
             let known = if files > 0 { files } else { candidate.variant.download_bytes };
@@ -504,7 +637,7 @@ pub fn fetch_bytes(candidate: &Candidate, facts: &NodeFacts) -> u64 {
 
 /// The demand with the context whose keys and values are really read for a token: layers with a window do not go back
 /// to the first one.
-fn as_read<'a>(candidate: &Candidate, demand: Demand<'a>, sized: &Footprint) -> Demand<'a> {
+pub(super) fn as_read<'a>(candidate: &Candidate, demand: Demand<'a>, sized: &Footprint) -> Demand<'a> {
     let each = kv_bytes_per_token(&candidate.variant, demand.kv_dtype).max(1);
     let all: u64 = sized.per_accelerator.iter().chain([&sized.host]).map(|part| part.kv_bytes).sum();
     let one = all / u64::from(demand.concurrency.max(1));
@@ -513,9 +646,19 @@ fn as_read<'a>(candidate: &Candidate, demand: Demand<'a>, sized: &Footprint) -> 
 
 /// Decode speed on a device: its own bandwidth where the driver told, else the published one.
 pub fn decode_speed(candidate: &Candidate, demand: &Demand<'_>, device: &Accelerator) -> Option<f64> {
-    let published = specification(&device.name);
-    let bandwidth = device.bandwidth_bytes_per_s.or(published.and_then(|s| s.bandwidth_bytes_per_s))?;
-    speed(&candidate.variant, demand, &bare(&device.name, bandwidth)).decode_tokens_per_s
+    speed(&candidate.variant, demand, &bare(&device.name, bandwidth(device)?)).decode_tokens_per_s
+}
+
+/// Bytes per second that a device reads: its own figure where the driver told, else the published one.
+pub(super) fn bandwidth(device: &Accelerator) -> Option<u64> {
+    device.bandwidth_bytes_per_s.or(specification(&device.name).and_then(|row| row.bandwidth_bytes_per_s))
+}
+
+/// Seconds until a prompt that fills the context is read, from the published arithmetic rate: context / (FLOPs x tp x 0.5
+/// / (2 x active parameters)), as [`speed`] has it. Attention's own share, which grows with the square, is left out.
+pub fn first_token_s(candidate: &Candidate, demand: &Demand<'_>, device: &Accelerator) -> Option<f64> {
+    let rate = speed(&candidate.variant, demand, specification(&device.name)?).prefill_tokens_per_s?;
+    (rate > 0.0).then(|| demand.context as f64 / rate)
 }
 
 /// A device of which only the bandwidth matters.

@@ -5,17 +5,86 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::choice::Choice;
 use super::columns::Formulation;
 use super::layout::{Copy, Layout, is_pinned};
-use super::tiers::{self, Answer};
-use super::{Placed, PlacedMemory, Placement, Problem, Running, SolverReport, considered, refuse};
+use super::tiers::{self, Answer, Event, Watch};
+use super::{
+    Elsewhere, Placed, PlacedMemory, Placement, Problem, Role, Running, SolverReport, classes, considered, damping,
+    egress, large, policy_words, refuse, victims,
+};
 
 /// Solves a problem. The problem must be sorted (`Problem::sort`); equal problems give equal placements.
 pub fn solve(problem: &Problem) -> Placement {
     solve_with_layout(problem).0
 }
 
+/// The same, with someone who is told what happens: a bench that takes the time, which this room does not have.
+pub fn solve_watched(problem: &Problem, watch: &dyn Fn(Event)) -> Placement {
+    let mut notes = problem.notes.clone();
+    let answer = answer(problem, &mut notes, Watch(watch));
+    told(problem, &answer, notes)
+}
+
 /// The same, with the copies that it means.
 pub fn solve_with_layout(problem: &Problem) -> (Placement, Layout) {
     let mut notes = problem.notes.clone();
+    let answer = answer(problem, &mut notes, Watch::NONE);
+    let placement = told(problem, &answer, notes);
+    // Every plan that any test of this crate makes is looked at.
+    #[cfg(test)]
+    assert_eq!(super::check(problem, &placement), Vec::<String>::new());
+    (placement, answer.layout)
+}
+
+fn answer(problem: &Problem, notes: &mut Vec<String>, events: Watch<'_>) -> Answer {
+    let accelerators: usize = problem.nodes.iter().map(|n| n.accelerators.len()).sum();
+    if accelerators > problem.limits.exact_accelerators {
+        let pack = problem.models.iter().any(|model| model.pack);
+        if !problem.traffic.is_empty() || problem.spot_hedge > 0 || pack {
+            notes.push("a large cluster: traffic, `pack` and the loss of spot nodes were not weighed".to_owned());
+        }
+        let answer = large::solve(problem, &problem.limits, events);
+        // With what runs besides, looking at every accelerator takes minutes.
+        return match accelerators <= problem.limits.exact_accelerators * 4 / 3 && problem.running.is_empty() {
+            true => closer(problem, answer, notes, events),
+            false => answer,
+        };
+    }
+    exact(problem, notes, events)
+}
+
+/// Branch-and-bound nodes of each tier where counts of equal accelerators left a minimum open.
+const CLOSER_NODES: i32 = 100;
+
+/// The answer, or where it misses a minimum that its bound allows, a better one by looking at every accelerator.
+fn closer(problem: &Problem, answer: Answer, notes: &mut Vec<String>, events: Watch<'_>) -> Answer {
+    let open = |tier: &super::Tier| tier.name.starts_with("minimum") && tier.bound > tier.value + 0.5;
+    if !answer.tiers.iter().any(open) {
+        return answer;
+    }
+    let mut closer = problem.clone();
+    (closer.limits.nodes, closer.threshold) = (closer.limits.nodes.min(CLOSER_NODES), 0.0);
+    let other = exact(&closer, notes, events);
+    if short_of_minimum(problem, &other) < short_of_minimum(problem, &answer) { other } else { answer }
+}
+
+/// Replicas missing of the minimum, by rank from the top.
+fn short_of_minimum(problem: &Problem, answer: &Answer) -> Vec<u32> {
+    let counts = counts(problem, &answer.layout);
+    let mut missing: BTreeMap<std::cmp::Reverse<u32>, u32> = BTreeMap::new();
+    for (index, model) in problem.models.iter().enumerate() {
+        let placed = counts.get(&index).copied().unwrap_or(0);
+        *missing.entry(std::cmp::Reverse(model.rank)).or_default() += model.min.saturating_sub(placed);
+    }
+    missing.into_values().collect()
+}
+
+/// With every accelerator looked at by itself.
+fn exact(problem: &Problem, notes: &mut Vec<String>, events: Watch<'_>) -> Answer {
+    if !problem.alike.is_empty() {
+        let (apart, origins) = classes::apart(problem);
+        let mut answer = exact(&apart, notes, events);
+        answer.layout.iter_mut().for_each(|copy| copy.shape = origins[copy.model][copy.shape]);
+        return answer;
+    }
     let mut formulation = Formulation::new(problem, false);
     let mut limits = problem.limits;
     if formulation.program.columns.len() > limits.large {
@@ -23,14 +92,26 @@ pub fn solve_with_layout(problem: &Problem) -> (Placement, Layout) {
         formulation = Formulation::new(problem, true);
         notes.push("a large cluster: of the splits of a model only the smallest two were compared".to_owned());
     }
-    let mut answer = tiers::solve(&formulation, &limits);
+    let mut answer = tiers::solve(&formulation, &limits, events);
     if limits != problem.limits && missing(problem, &answer) {
         notes.pop();
         formulation = Formulation::new(problem, false);
-        answer = tiers::solve(&formulation, &limits);
+        answer = tiers::solve(&formulation, &limits, events);
     }
-    let instances = instances(problem, &answer);
-    let unplaced = refuse::unplaced(problem, &answer.layout);
+    let (answer, stays) = damping::damp(&formulation, &limits, answer);
+    notes.extend(stays);
+    answer
+}
+
+/// The placement that an answer means, with all its words.
+pub fn told(problem: &Problem, answer: &Answer, mut notes: Vec<String>) -> Placement {
+    notes.extend(policy_words::unhedged(problem, &answer.layout));
+    let instances = instances(problem, answer);
+    let ways = egress::choose(problem, &instances);
+    let mut unplaced = refuse::unplaced(problem, &answer.layout);
+    unplaced.extend(ways.unplaced);
+    unplaced.sort_by(|a, b| a.model.cmp(&b.model));
+    notes.extend(ways.notes);
     let considered = considered::considered(problem, &answer.layout);
     let choice = Choice::of(problem, &answer.layout);
     let variants = choice.variants();
@@ -39,8 +120,18 @@ pub fn solve_with_layout(problem: &Problem) -> (Placement, Layout) {
         notes.push("the solver was stopped by the clock; another machine may find another placement".to_owned());
     }
     let short = unplaced.iter().any(|u| u.required);
-    let solver = report(&answer, short);
-    (Placement { instances, unplaced, solver, considered, variants, notes }, answer.layout)
+    if short && let Some(tier) = answer.tiers.iter().find(|t| t.name.starts_with("minimum") && t.bound > t.value + 0.5)
+    {
+        notes.push(format!(
+            "{}: {} were found, and it is not proved that no more than {} are possible",
+            tier.name, tier.value, tier.bound
+        ));
+    }
+    let solver = report(answer, short);
+    let victims = victims::victims(problem, &answer.layout);
+    let several = problem.alike.iter().filter(|nodes| nodes.len() > 1);
+    let alike = several.map(|nodes| nodes.iter().map(|node| problem.nodes[*node].name.clone()).collect()).collect();
+    Placement { instances, egress: ways.egress, unplaced, solver, considered, variants, alike, victims, notes }
 }
 
 /// Whether a model is under its desired replicas.
@@ -68,28 +159,35 @@ fn report(answer: &Answer, short: bool) -> SolverReport {
 }
 
 /// Gives every copy its replica number: what stays keeps its own, new ones take the lowest free.
-fn instances(problem: &Problem, answer: &Answer) -> Vec<Placed> {
+pub fn instances(problem: &Problem, answer: &Answer) -> Vec<Placed> {
     let choice = Choice::of(problem, &answer.layout);
     let mut placed = Vec::new();
-    for (model, demand) in problem.models.iter().enumerate() {
+    let mut by_model: Vec<Vec<&Copy>> = vec![Vec::new(); problem.models.len()];
+    answer.layout.iter().for_each(|copy| by_model[copy.model].push(copy));
+    let mut away: Vec<Vec<&Running>> = vec![Vec::new(); problem.models.len()];
+    for running in problem.running.iter().filter(|r| is_pinned(problem, r)) {
+        if let Some(model) = problem.model(&running.model) {
+            away[model].push(running);
+        }
+    }
+    for model in 0..problem.models.len() {
         let mut used = BTreeSet::new();
         let mut free: Vec<&Copy> = Vec::new();
-        for running in problem.running.iter().filter(|r| r.model == demand.name && is_pinned(problem, r)) {
+        for running in away[model].iter().copied() {
             used.insert(running.replica);
             placed.extend(pinned(problem, model, running));
         }
-        for copy in answer.layout.iter().filter(|c| c.model == model) {
+        for copy in by_model[model].iter().copied() {
             match copy.kept.map(|index| problem.running[index].replica) {
                 Some(replica) if used.insert(replica) => placed.push(instance(problem, &choice, copy, replica)),
                 _ => free.push(copy),
             }
         }
-        free.sort_by_key(|copy| {
-            let shape = &demand.shapes[copy.shape];
-            (shape.node, copy.accelerators.clone(), copy.shape)
-        });
+        free.sort_by(|a, b| (a.node, &a.accelerators, a.shape).cmp(&(b.node, &b.accelerators, b.shape)));
+        let mut next = 0;
         for copy in free {
-            let replica = (0..).find(|n| !used.contains(n)).unwrap_or(u32::MAX);
+            let replica = (next..).find(|n| !used.contains(n)).unwrap_or(u32::MAX);
+            next = replica;
             used.insert(replica);
             placed.push(instance(problem, &choice, copy, replica));
         }
@@ -102,21 +200,39 @@ fn instance(problem: &Problem, choice: &Choice<'_>, copy: &Copy, replica: u32) -
     let better = choice.better(copy);
     let demand = &problem.models[copy.model];
     let shape = &demand.shapes[copy.shape];
-    let node = &problem.nodes[shape.node];
-    let ranks = shape.ranks.max(1);
-    let per_accelerator = copy
-        .accelerators
-        .iter()
-        .enumerate()
-        .map(|(rank, position)| {
-            let accelerator = &node.accelerators[*position];
-            PlacedMemory {
+    let node = &problem.nodes[copy.node];
+    let mut accelerators = Vec::new();
+    let mut per_accelerator = Vec::new();
+    let mut elsewhere: Vec<Elsewhere> = Vec::new();
+    let mut rank = 0;
+    let parts = std::iter::once((shape.per_accelerator, shape.host));
+    let parts = parts.chain(shape.further.iter().map(|part| (part.per_accelerator, part.host)));
+    for ((largest, host), (_, at, on)) in parts.zip(copy.on(shape)) {
+        let supply = &problem.nodes[at];
+        let mut uuids = Vec::new();
+        let mut bytes = Vec::new();
+        for position in on {
+            let accelerator = &supply.accelerators[*position];
+            uuids.push(accelerator.uuid.clone());
+            bytes.push(PlacedMemory {
                 capacity_bytes: accelerator.capacity_bytes,
                 device_total_bytes: accelerator.total_bytes,
-                ..shape.stages.get(rank).copied().unwrap_or(shape.per_accelerator)
-            }
-        })
-        .collect();
+                ..shape.stages.get(rank).copied().unwrap_or(largest)
+            });
+            rank += 1;
+        }
+        if at == copy.node {
+            accelerators.append(&mut uuids);
+            per_accelerator.append(&mut bytes);
+        } else {
+            let host = PlacedMemory { capacity_bytes: supply.host_capacity_bytes, device_total_bytes: 0, ..host };
+            let node = supply.name.clone();
+            elsewhere.push(Elsewhere { node, accelerators: uuids, per_accelerator: bytes, host });
+        }
+    }
+    let (tensor_parallel, pipeline_parallel) = shape.split();
+    let apart = shape.further.iter().any(|part| part.role == Some(Role::Vision));
+    let vision = if apart { Some(accelerators.len().saturating_sub(1)) } else { shape.vision.then_some(0) };
     Placed {
         model: demand.name.clone(),
         replica,
@@ -125,10 +241,13 @@ fn instance(problem: &Problem, choice: &Choice<'_>, copy: &Copy, replica: u32) -
         engine_version: shape.engine_version.clone(),
         program: shape.program.clone(),
         candidate: shape.candidate,
-        accelerators: copy.accelerators.iter().map(|p| node.accelerators[*p].uuid.clone()).collect(),
-        tensor_parallel: if shape.pipeline { 1 } else { ranks },
-        pipeline_parallel: if shape.pipeline { ranks } else { 1 },
+        accelerators,
+        tensor_parallel,
+        pipeline_parallel,
         context: demand.candidates.get(shape.candidate).map_or(0, |c| c.context),
+        layers: shape.layers.clone(),
+        vision,
+        elsewhere,
         per_accelerator,
         host: PlacedMemory { capacity_bytes: node.host_capacity_bytes, device_total_bytes: 0, ..shape.host },
         because: choice.because(copy, &better),
@@ -153,6 +272,9 @@ fn pinned(problem: &Problem, model: usize, running: &Running) -> Option<Placed> 
         tensor_parallel: ranks,
         pipeline_parallel: 1,
         context: demand.candidates[candidate].context,
+        layers: running.layers.clone(),
+        vision: None,
+        elsewhere: Vec::new(),
         per_accelerator: vec![PlacedMemory::default(); running.accelerators.len()],
         host: PlacedMemory::default(),
         because: "runs on a node that cannot be reached; it stays as it is".to_owned(),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{AcceleratorSupply, Candidates, EngineSupply, NodeSupply, Running};
+use super::{AcceleratorSupply, Candidates, EngineSupply, NodeSupply, QuotaRule, Running};
 use crate::base::{Bytes, EngineKind, InstanceState, expand_home};
 use crate::config::{Desired, Node};
 use crate::inventory::{Accelerator, InstanceFacts, Inventory, NodeFacts};
@@ -41,6 +41,11 @@ fn node(
         closed: closed(inventory, name, configured, facts),
         reachable: facts.is_some_and(|f| f.reachable),
         member: configured.is_some(),
+        price_per_hour: configured
+            .and_then(|node| node.extras.price_per_hour.as_ref())
+            .map(|price| price.value.0 as f64 / 1e6),
+        spot: configured.is_some_and(|node| node.extras.spot),
+        site: configured.and_then(|node| node.extras.site.as_ref()).map(|site| site.value.clone()),
         ..NodeSupply::default()
     };
     let (Some(facts), true) = (facts, supply.reachable) else { return supply };
@@ -66,6 +71,7 @@ fn node(
     }
     supply.disk_free_bytes = disk_free(facts);
     supply.engines = engines(desired, name, facts);
+    supply.weights = facts.weights.iter().filter(|w| w.complete).map(|w| w.revision.clone()).collect();
     supply
 }
 
@@ -130,11 +136,13 @@ fn accelerator_supply(
         None => {
             let mut unknown = accelerator.clone();
             unknown.memory.free_bytes = None;
-            let mut facts = facts.clone();
             if unified {
+                let mut facts = facts.clone();
                 facts.ram.available_bytes = None;
+                accelerator_capacity(&unknown, vram, 0, &facts, ram)
+            } else {
+                accelerator_capacity(&unknown, vram, 0, facts, ram)
             }
-            accelerator_capacity(&unknown, vram, 0, &facts, ram)
         }
     };
     notes.extend(capacity.notes.iter().map(|note| format!("{}: {note}", facts.name)));
@@ -250,10 +258,27 @@ pub fn running(inventory: &Inventory, candidates: &Candidates) -> Vec<Running> {
                 load_ms: instance.load_ms,
                 live_sessions: instance.live_sessions,
                 failed: instance.state == InstanceState::Failed,
+                layers: instance.layers.clone(),
             });
         }
     }
     all
+}
+
+/// The quotas of the config, with the models that they are about.
+pub fn quotas(desired: &Desired) -> Vec<QuotaRule> {
+    let rule = |quota: &crate::config::Quota| QuotaRule {
+        name: format!("{:?} ({})", quota.name.value, quota.name.place.short()),
+        models: desired
+            .models
+            .iter()
+            .filter(|(_, model)| model.extras.labels.get(&quota.label) == Some(&quota.is))
+            .map(|(name, _)| name.clone())
+            .collect(),
+        accelerators: quota.accelerators,
+        vram_bytes: quota.vram.map(|bytes| bytes.0),
+    };
+    desired.policies.quotas.values().map(rule).collect()
 }
 
 /// Models whose running instances must stay.

@@ -1,9 +1,10 @@
 //! The strict tiers, solved one after another with the earlier ones carried as rows.
 //!
-//! Order: minimum replicas by rank from the top, desired replicas by rank, then the problem's own tiers, then a
-//! tie-break. Before a tier whose models may not preempt, the number of displaced instances is at its least and
-//! stays there; a tier whose models may preempt lifts that for lower ranks only, and afterwards the number is
-//! brought to its least again. So nothing is displaced but where that places a replica of a higher rank.
+//! Order: minimum replicas by rank from the top, replicas that outlast losses of spot nodes by rank, desired replicas by
+//! rank, ways out that a limit could leave without a node, then the problem's own tiers, then a tie-break. Before a tier
+//! whose models may not preempt, the number of displaced instances is at its least and stays there; a tier whose models
+//! may preempt lifts that for lower ranks only, and afterwards the number is brought to its least again. So nothing is
+//! displaced but where that places a replica of a higher rank.
 
 use std::collections::BTreeMap;
 
@@ -11,6 +12,9 @@ use super::columns::{Formulation, merged};
 use super::layout::{Layout, Loads};
 use super::milp::{self, Linear, Row};
 use super::{Limits, Tier, greedy};
+
+/// The largest factor of a weighted tier, as the solver sees it.
+const LARGEST: f64 = 100.0;
 
 /// What the tiers led to.
 #[derive(Debug, Clone)]
@@ -23,9 +27,50 @@ pub struct Answer {
     pub aborted: bool,
 }
 
+/// What happens while a problem is solved, for whoever takes the time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// The program is written; a large one tells again at the end, with the columns that were found on the way.
+    Columns {
+        /// Its columns.
+        columns: usize,
+        /// Its rows.
+        rows: usize,
+    },
+    /// There is a first complete answer.
+    Incumbent,
+    /// The bound of a tier does not agree with its incumbent: a search begins.
+    Search,
+    /// A tier is decided.
+    Tier,
+}
+
+/// Who is told. Nothing that it does can change the answer.
+#[derive(Clone, Copy)]
+pub struct Watch<'w>(pub &'w dyn Fn(Event));
+
+impl Watch<'_> {
+    /// Nobody.
+    pub const NONE: Watch<'static> = Watch(&|_| {});
+
+    /// Tells of something.
+    pub fn tell(&self, event: Event) {
+        (self.0)(event);
+    }
+}
+
 /// Solves all tiers.
-pub fn solve(formulation: &Formulation<'_>, limits: &Limits) -> Answer {
-    let mut run = Run::new(formulation, limits);
+pub fn solve(formulation: &Formulation<'_>, limits: &Limits, events: Watch<'_>) -> Answer {
+    let (columns, rows) = (formulation.program.columns.len(), formulation.program.rows.len());
+    events.tell(Event::Columns { columns, rows });
+    let start = greedy::layout(formulation);
+    events.tell(Event::Incumbent);
+    solve_from(formulation, limits, start)
+}
+
+/// The same from a given layout, which must hold all rows of the program.
+pub fn solve_from(formulation: &Formulation<'_>, limits: &Limits, start: Layout) -> Answer {
+    let mut run = Run::new(formulation, limits, start);
     run.least_displaced(u32::MAX);
     let problem = formulation.problem;
     let mut ranks: Vec<u32> = problem.models.iter().map(|m| m.rank).collect();
@@ -42,7 +87,11 @@ pub fn solve(formulation: &Formulation<'_>, limits: &Limits) -> Answer {
                 }
             }
         }
+        if minimum {
+            ranks.iter().for_each(|rank| run.hedge(*rank));
+        }
     }
+    run.ways_out();
     for tier in &problem.tail {
         let mut objective = Linear::new();
         let mut constant = 0.0;
@@ -57,6 +106,7 @@ pub fn solve(formulation: &Formulation<'_>, limits: &Limits) -> Answer {
     if formulation.program.columns.len() <= limits.large {
         run.tie_break();
     }
+    run.what_was_reached();
     Answer { layout: run.layout, tiers: run.tiers, aborted: run.aborted }
 }
 
@@ -70,12 +120,13 @@ struct Run<'f, 'p> {
     layout: Layout,
     point: Vec<f64>,
     tiers: Vec<Tier>,
+    /// Tiers of replicas: their index, that of their row, and the pinned ones.
+    counted: Vec<(usize, usize, f64)>,
     aborted: bool,
 }
 
 impl<'f, 'p> Run<'f, 'p> {
-    fn new(formulation: &'f Formulation<'p>, limits: &'f Limits) -> Self {
-        let layout = greedy::layout(formulation);
+    fn new(formulation: &'f Formulation<'p>, limits: &'f Limits, layout: Layout) -> Self {
         let point = formulation.point_of(&layout);
         Self {
             formulation,
@@ -85,7 +136,19 @@ impl<'f, 'p> Run<'f, 'p> {
             layout,
             point,
             tiers: Vec::new(),
+            counted: Vec::new(),
             aborted: false,
+        }
+    }
+
+    /// Later tiers may have brought more replicas than an unproven one found: what is told is what the layout has.
+    fn what_was_reached(&mut self) {
+        for (tier, row, pinned) in &self.counted {
+            let reached = pinned - milp::value(&self.rows[*row].terms, &self.point);
+            let tier = &mut self.tiers[*tier];
+            if tier.gap > 0.0 && reached > tier.value + 0.5 {
+                (tier.value, tier.gap) = (reached, (tier.bound - reached).max(0.0) / reached.abs().max(1.0));
+            }
         }
     }
 
@@ -141,10 +204,34 @@ impl<'f, 'p> Run<'f, 'p> {
         if preempts {
             name.push_str(", preempting");
         }
+        self.counted.push((self.tiers.len(), self.rows.len() - 1, pinned));
         self.record(name, pinned - solved.value, pinned + (-solved.bound).floor_near());
         if lifted {
             self.least_displaced(rank);
         }
+    }
+
+    /// Replicas up to the minimum that the worst losses of spot nodes leave. Nothing that runs moves for it.
+    fn hedge(&mut self, rank: u32) {
+        let Some((objective, most)) = self.formulation.hedge_tier(rank) else { return };
+        let solved = self.minimise(&objective, 0.0, Some(-most), 0.0);
+        self.rows.push(Row { terms: objective, limit: solved.value + 1e-6 });
+        let losses = self.formulation.problem.spot_hedge;
+        let name =
+            format!("replicas that outlast {losses} spot loss{}, rank {rank}", if losses == 1 { "" } else { "es" });
+        self.record(name, -solved.value, (-solved.bound).floor_near());
+    }
+
+    /// Ways out that a limit on their traffic could leave without an egress node: as few as possible.
+    fn ways_out(&mut self) {
+        let objective: Linear = self.formulation.traffic.limited_ways().into_iter().map(|(c, f)| (c, -f)).collect();
+        if objective.is_empty() {
+            return;
+        }
+        let most = self.formulation.traffic.limited().len() as f64;
+        let solved = self.minimise(&objective, 0.0, Some(-most), 0.0);
+        self.rows.push(Row { terms: objective, limit: solved.value + 1e-6 });
+        self.record("ways out".to_owned(), -solved.value, (-solved.bound).floor_near());
     }
 
     /// Lets lower ranks be displaced; whether there are any.
@@ -154,13 +241,18 @@ impl<'f, 'p> Run<'f, 'p> {
         before != self.displaced.len()
     }
 
-    fn tail(&mut self, name: &str, objective: Linear, constant: f64) {
+    fn tail(&mut self, name: &str, mut objective: Linear, mut constant: f64) {
         let gap = self.limits.gap;
+        // The unit of the weights is the user's: what the solver tolerates must not depend on it.
+        let unit = objective.iter().map(|(_, factor)| factor.abs()).fold(0.0, f64::max) / LARGEST;
+        let unit = if unit > 0.0 { unit } else { 1.0 };
+        objective.iter_mut().for_each(|(_, factor)| *factor /= unit);
+        constant /= unit;
         // No term is ever negative.
         let solved = self.minimise(&objective, constant, Some(-constant), gap);
         let slack = 1e-6 * solved.value.abs().max(1.0);
         self.rows.push(Row { terms: objective, limit: solved.value - constant + slack });
-        self.record(name.to_owned(), solved.value, solved.bound);
+        self.record(name.to_owned(), solved.value * unit, solved.bound * unit);
     }
 
     fn tie_break(&mut self) {
@@ -214,6 +306,7 @@ impl<'f, 'p> Run<'f, 'p> {
         let within = |used: &[u64], most: &[u64]| used.iter().zip(most).all(|(used, most)| used <= most);
         loads.accelerators.iter().zip(&capacities.accelerators).all(|(used, most)| within(used, most))
             && within(&loads.host, &capacities.host)
+            && self.formulation.within_quotas(layout)
     }
 }
 

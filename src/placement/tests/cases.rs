@@ -63,12 +63,14 @@ fn problem(case: &Case, usable: &BTreeMap<String, u64>) -> Problem {
         for (variant, quality, ranks, mib, kind) in &model.options {
             let candidate = demand.candidates.iter().position(|c| c.label == *variant).unwrap_or_else(|| {
                 demand.candidates.push(CandidateFacts {
+                    revision: String::new(),
                     label: variant.clone(),
                     quality: 10 - quality,
                     legal_ranks: BTreeMap::from([(EngineKind::Vllm, vec![1, 2, 4, 8])]),
                     context: 4096,
                     only_on: None,
                     format: None,
+                    ..CandidateFacts::default()
                 });
                 demand.candidates.len() - 1
             });

@@ -82,6 +82,7 @@ pub(super) fn dense(layers: u32, hidden: u32, kv_heads: u32, mlp: u32, vocab: u3
             known: true,
         },
         quantisation: None,
+        projector: None,
         notes: Vec::new(),
     }
 }
@@ -103,7 +104,9 @@ pub(super) fn weights(model: &str, variants: Vec<Variant>) -> Candidates {
             variant,
             revision: "sha256:0".to_owned(),
             files: Vec::new(),
+            projector: None,
             origin: Origin::Controller { folder: "/models".to_owned() },
+            gated: None,
         })
         .collect();
     Candidates::from([(model.to_owned(), Ok(list))])

@@ -2,8 +2,17 @@
 
 mod brute;
 mod cases;
+mod classes;
 mod inputs;
+mod large;
 mod measured;
+mod mutations;
+mod policies;
+mod preemption;
 pub mod random;
+mod relations;
 mod scale;
+mod traffic;
+mod unequal;
 mod variants;
+mod why;

@@ -90,14 +90,65 @@ pub fn shape(candidate: usize, node: usize, group: Vec<usize>, ranks: u32, bytes
         claim_bytes: 0,
         host: PlacedMemory::default(),
         speed: Some(30.0),
+        first_token_s: None,
         fetch_bytes: 0,
         keep_only: false,
         unchecked: None,
+        further: Vec::new(),
+        layers: Vec::new(),
+        vision: false,
     }
 }
 
 /// A problem that brute force can still enumerate.
 pub fn problem(seed: u64) -> Problem {
+    generate(seed, false)
+}
+
+/// The same with shapes that take accelerators of two kinds, twice of one kind, or of two nodes.
+pub fn problem_in_parts(seed: u64) -> Problem {
+    generate(seed, true)
+}
+
+/// The same with quotas, spot nodes and their hedge, prices, models that should share few nodes, and nodes that leave.
+pub fn problem_with_policies(seed: u64) -> Problem {
+    let mut problem = generate(seed, seed.is_multiple_of(3));
+    let mut dice = Dice(seed ^ 0x5eed);
+    for _ in 0..dice.below(3) {
+        let mut names: Vec<String> = problem.models.iter().map(|m| m.name.clone()).collect();
+        names.retain(|_| !dice.once_in(3));
+        let accelerators = dice.once_in(2).then(|| dice.below(5) as u32);
+        let vram_bytes = (accelerators.is_none() || dice.once_in(4)).then(|| dice.below(80) * GIB + dice.below(4096));
+        let name = format!("q{}", problem.quotas.len());
+        problem.quotas.push(QuotaRule { name, models: names, accelerators, vram_bytes });
+    }
+    problem.spot_hedge = dice.below(3) as u32;
+    let priced = dice.once_in(2);
+    for node in &mut problem.nodes {
+        node.spot = dice.once_in(2);
+        node.price_per_hour = (priced && !dice.once_in(4)).then(|| 0.25 * (1 + dice.below(20)) as f64);
+        if node.closed.is_none() && dice.once_in(12) {
+            node.closed = Some(("drained".to_owned(), "is being emptied".to_owned()));
+            node.drained = true;
+        }
+        node.member = node.member && !dice.once_in(30);
+    }
+    for (index, node) in problem.nodes.iter_mut().enumerate() {
+        if !node.member && node.closed.is_none() {
+            node.closed = Some(("member".to_owned(), "is not in the config".to_owned()));
+        }
+        if node.closed.is_some() {
+            let shapes = problem.models.iter_mut().flat_map(|m| &mut m.shapes);
+            shapes.filter(|shape| shape.node == index).for_each(|shape| shape.keep_only = true);
+        }
+    }
+    problem.models.iter_mut().for_each(|model| model.pack = dice.once_in(3));
+    problem.tail.last_mut().unwrap().terms.push((Term::Pack, 15.0));
+    problem.sort();
+    problem
+}
+
+fn generate(seed: u64, in_parts: bool) -> Problem {
     let mut dice = Dice(seed);
     let mut problem =
         Problem { tail: if dice.once_in(3) { strict_tail() } else { weighted_tail() }, ..Problem::default() };
@@ -132,7 +183,10 @@ pub fn problem(seed: u64) -> Problem {
         problem.nodes.push(supply);
     }
     for index in 0..1 + dice.below(3) {
-        let model = model(&mut dice, &problem, index);
+        let mut model = model(&mut dice, &problem, index);
+        if in_parts {
+            parts(&mut dice, &problem, &mut model);
+        }
         problem.models.push(model);
     }
     if dice.once_in(10) {
@@ -183,8 +237,10 @@ fn model(dice: &mut Dice, problem: &Problem, index: u64) -> ModelDemand {
             quality: (candidate * (1 + dice.below(3))) as u32,
             legal_ranks: BTreeMap::from([(EngineKind::Vllm, vec![1, 2])]),
             context: 4096,
+            revision: String::new(),
             only_on: None,
             format: None,
+            ..CandidateFacts::default()
         });
         // Sizes that divide a capacity exactly, as well as odd ones.
         let whole = match dice.below(4) {
@@ -223,6 +279,57 @@ fn model(dice: &mut Dice, problem: &Problem, index: u64) -> ModelDemand {
     model
 }
 
+/// Adds shapes of two parts, and takes away some of one.
+fn parts(dice: &mut Dice, problem: &Problem, model: &mut ModelDemand) {
+    // However a candidate runs, the same files are brought.
+    let fetch: Vec<u64> = (0..model.candidates.len())
+        .map(|c| model.shapes.iter().find(|shape| shape.candidate == c).map_or(0, |shape| shape.fetch_bytes))
+        .collect();
+    model.shapes.retain(|_| !dice.once_in(3));
+    for (candidate, fetch) in fetch.into_iter().enumerate() {
+        for (at, supply) in problem.nodes.iter().enumerate().filter(|(_, supply)| !supply.accelerators.is_empty()) {
+            let of = |node: &NodeSupply, kind: &str| -> Vec<usize> {
+                (0..node.accelerators.len()).filter(|p| node.accelerators[*p].kind == kind).collect()
+            };
+            let kind = supply.accelerators[0].kind.clone();
+            let group = of(supply, &kind);
+            let mut add = |dice: &mut Dice, node: usize, other: Vec<usize>, role: Option<Role>| {
+                let bytes = |dice: &mut Dice| (2 + dice.below(30)) * GIB + dice.below(4096);
+                let ranks = 1 + dice.below(group.len().min(2) as u64) as u32;
+                let mut shape = shape(candidate, at, group.clone(), ranks, bytes(dice));
+                shape.pipeline = true;
+                shape.host = memory(dice.below(3) * GIB);
+                shape.speed = Some((5 + dice.below(60)) as f64);
+                shape.keep_only = supply.closed.is_some();
+                shape.fetch_bytes = fetch;
+                // No two alike, so that what runs is of one shape.
+                shape.layers = vec![1 + model.shapes.len() as u32; ranks as usize + usize::from(role.is_none())];
+                shape.further.push(Part {
+                    node,
+                    group: other,
+                    ranks: 1,
+                    per_accelerator: memory(bytes(dice)),
+                    host: memory(if node == at { 0 } else { GIB }),
+                    role,
+                    ..Part::default()
+                });
+                model.shapes.push(shape);
+            };
+            let other = of(supply, if kind == "big" { "small" } else { "big" });
+            if !other.is_empty() && !dice.once_in(3) {
+                add(dice, at, other, None);
+            }
+            if group.len() > 1 && dice.once_in(2) {
+                add(dice, at, group.clone(), Some(Role::Vision));
+            }
+            let away = problem.nodes.iter().enumerate().find(|(n, node)| *n != at && !node.accelerators.is_empty());
+            if let Some((node, away)) = away.filter(|_| dice.once_in(3)) {
+                add(dice, node, of(away, &away.accelerators[0].kind), None);
+            }
+        }
+    }
+}
+
 /// Lets some instances run, nearly always within the capacities.
 fn run(dice: &mut Dice, problem: &mut Problem) {
     let mut used: BTreeMap<(usize, usize), u64> = BTreeMap::new();
@@ -234,12 +341,21 @@ fn run(dice: &mut Dice, problem: &mut Problem) {
             }
             let shape = &demand.shapes[dice.below(demand.shapes.len() as u64) as usize];
             let supply = &problem.nodes[shape.node];
-            let mut positions = shape.group.clone();
-            while positions.len() > shape.ranks as usize {
-                let drop = dice.below(positions.len() as u64) as usize;
-                positions.remove(drop);
+            let mut positions: Vec<usize> = Vec::new();
+            let mut bytes = shape.per_accelerator.weights_bytes;
+            for span in shape.spans().filter(|span| span.node == shape.node) {
+                let mut open: Vec<usize> = span.group.iter().copied().filter(|p| !positions.contains(p)).collect();
+                while open.len() > span.ranks {
+                    let drop = dice.below(open.len() as u64) as usize;
+                    open.remove(drop);
+                }
+                positions.append(&mut open);
+                bytes = bytes.max(span.claimed);
             }
-            let bytes = shape.per_accelerator.weights_bytes;
+            // Nothing runs across nodes, nor over fewer than it takes.
+            if positions.len() != shape.all_ranks() {
+                continue;
+            }
             let fits = positions.iter().all(|p| {
                 used.get(&(shape.node, *p)).copied().unwrap_or(0) + bytes <= supply.accelerators[*p].capacity_bytes
             });
@@ -260,6 +376,7 @@ fn run(dice: &mut Dice, problem: &mut Problem) {
                 load_ms: Some(dice.below(10) * 60_000),
                 live_sessions: dice.below(4) as u32,
                 failed: false,
+                layers: shape.layers.clone(),
             };
             problem.running.push(running);
         }
@@ -305,6 +422,7 @@ pub fn applied(problem: &Problem, placement: &Placement) -> Problem {
             accelerators: placed.accelerators.clone(),
             variant: problem.models[model].candidates[placed.candidate].label.clone(),
             engine: Some(placed.engine),
+            layers: placed.layers.clone(),
         });
     }
     next.sort();

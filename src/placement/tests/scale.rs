@@ -36,8 +36,10 @@ pub fn cluster(accelerators: usize, seed: u64) -> Problem {
                 quality: [1, 2, 7][candidate],
                 legal_ranks: [(EngineKind::Vllm, vec![1, 2, 4, 8])].into(),
                 context: 8192,
+                revision: String::new(),
                 only_on: None,
                 format: None,
+                ..CandidateFacts::default()
             });
             for (position, supply) in problem.nodes.iter().enumerate() {
                 let first = &supply.accelerators[0];

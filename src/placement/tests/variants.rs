@@ -6,7 +6,7 @@ use crate::inventory::Inventory;
 use crate::placement::*;
 use crate::weights::{Architecture, PerLayer, Quantisation, Sliding, Variant};
 
-const A100: Card = ("NVIDIA A100-SXM4-80GB", 81_920, "8.0", None);
+pub(super) const A100: Card = ("NVIDIA A100-SXM4-80GB", 81_920, "8.0", None);
 const T4: Card = ("Tesla T4", 15_360, "7.5", None);
 const L20: Card = ("NVIDIA L20", 46_068, "8.9", None);
 
@@ -25,7 +25,7 @@ fn quantised(base: &Variant, id: &str, method: &str, bits: u32, block: Option<u3
 }
 
 /// Qwen2.5-32B: 64 layers, 40 heads, 8 KV heads, MLP 27648; 65.5 GB in bf16, 19.4 GB in 4 bits.
-fn qwen_32b() -> Vec<Variant> {
+pub(super) fn qwen_32b() -> Vec<Variant> {
     let mut bf16 = dense(64, 5120, 8, 27_648, 152_064, 65_527_752_704);
     bf16.architecture.heads = PerLayer::All(40);
     let fp8 = quantised(&bf16, "fp8", "fp8", 8, None, 34_320_000_000);
@@ -34,7 +34,7 @@ fn qwen_32b() -> Vec<Variant> {
 }
 
 /// Llama-3-70B: 80 layers, 64 heads, 8 KV heads; 141.1 GB in bf16.
-fn llama_70b() -> Vec<Variant> {
+pub(super) fn llama_70b() -> Vec<Variant> {
     let mut bf16 = dense(80, 8192, 8, 28_672, 128_256, 141_107_412_992);
     bf16.architecture.heads = PerLayer::All(64);
     bf16.architecture.trained_context = Some(8192);
@@ -43,7 +43,7 @@ fn llama_70b() -> Vec<Variant> {
     vec![bf16, fp8, awq]
 }
 
-fn gguf(base: &Variant, quality: &str, bytes: u64) -> Variant {
+pub(super) fn gguf(base: &Variant, quality: &str, bytes: u64) -> Variant {
     let mut variant = quantised(base, quality, "gguf", 8, None, bytes);
     variant.id = format!("gguf:{quality}");
     variant.format = crate::base::WeightFormat::Gguf;
@@ -417,4 +417,50 @@ fn a_slow_processor_is_no_better_variant() {
     assert_eq!((variant.as_str(), placed.accelerators.len()), ("gguf:Q4_K_M", 1), "{placed:?}");
     assert!(placed.because.contains("weighs best here"), "{}", placed.because);
     assert!(desired(&text).models.contains_key("m"));
+}
+
+/// Mixtral 8x7B: 32 layers, 32 heads, 8 KV heads, 8 experts of 14336; 93.4 GB in 16 bits.
+fn mixtral() -> Vec<Variant> {
+    let mut bf16 = dense(32, 4096, 8, 14_336, 32_000, 93_405_585_408);
+    bf16.architecture.name = "MixtralForCausalLM".to_owned();
+    bf16.architecture.intermediate = None;
+    bf16.architecture.moe_intermediate = Some(14_336);
+    bf16.architecture.experts = Some(8);
+    bf16.architecture.experts_per_token = Some(2);
+    bf16.architecture.trained_context = Some(32_768);
+    let int8 = quantised(&bf16, "int8", "compressed-tensors", 8, None, 46_960_000_000);
+    let awq = quantised(&bf16, "awq-int4", "awq", 4, Some(128), 24_650_000_000);
+    vec![bf16, int8, awq]
+}
+
+#[test]
+fn mixtral_takes_two_48_gib_cards_in_16_bits_only_where_little_is_set_aside() {
+    const A6000: Card = ("NVIDIA RTX A6000", 49_140, "8.6", None);
+    let plan = |card: Card, reserve: &str, context: u32| {
+        let config = format!(
+            "node \"a\" address=\"10.0.0.1\" {{ {reserve} }}\n\
+             model \"mixtral\" {{ source \"path:/m\"; engine \"vllm\"; context {context} }}\n"
+        );
+        let placement = run(&config, &inventory(&[("a", &[card, card])]), &weights("mixtral", mixtral()));
+        let placed = placement.instances.first().unwrap_or_else(|| panic!("{:#?}", placement.unplaced)).clone();
+        (mixtral()[placed.candidate].id.clone(), placed)
+    };
+    let (variant, placed) = plan(A6000, "reserve vram=\"1GiB\"", 4096);
+    assert_eq!((variant.as_str(), placed.tensor_parallel), ("bf16", 2), "{}", placed.because);
+    for (card, reserve, context) in [(A6000, "", 32_768), (A6000, "", 4096), (L20, "reserve vram=\"1GiB\"", 4096)] {
+        let (variant, placed) = plan(card, reserve, context);
+        assert_eq!((variant.as_str(), placed.tensor_parallel), ("int8", 2), "{} {reserve}", card.0);
+        let passed = placed.better.iter().find(|passed| passed.variant == "bf16").unwrap();
+        assert!(passed.reason.contains("2 x") && passed.reason.contains("usable"), "{}", passed.reason);
+    }
+}
+
+#[test]
+fn a_small_model_takes_a_consumer_card_though_larger_ones_are_free() {
+    let lab = inventory(&[("a100", &[A100; 4]), ("ada", &[CARD; 8])]);
+    let config = "node \"a100\" address=\"10.0.0.1\"\nnode \"ada\" address=\"10.0.0.2\"\n\
+                  model \"chat\" { source \"path:/m\"; engine \"vllm\"; context 8192 }\n";
+    let placement = run(config, &lab, &weights("chat", vec![super::inputs::mistral_7b()]));
+    let placed = &placement.instances[0];
+    assert_eq!((placed.node.as_str(), placed.accelerators.len()), ("ada", 1));
 }
