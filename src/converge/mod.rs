@@ -15,4 +15,5 @@ mod tests_fetch;
 
 pub use lease::{LeaseError, Leases, World, remember};
 pub use preflight::{PreflightError, preflight};
+pub use record::ways_out;
 pub use run::{Converge, ConvergeError, Converged};

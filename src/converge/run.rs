@@ -126,6 +126,7 @@ impl Converge<'_> {
         let mut problems = Vec::new();
         let now = self.clock.rfc3339();
         let mut member = record::begun(self.member, generation, &self.member_nodes, &self.leaving, self.protect, &now);
+        record::keep_count(&mut member, self.member, self.plan, self.clock.unix_ms(), &|_| true);
         self.report_unwritten(&mut problems, leases.write_member(&member, &BTreeSet::new()).await);
         self.emit(Event::ApplyStarted {
             format: 1,
@@ -146,6 +147,10 @@ impl Converge<'_> {
         if !(self.destroy && outcome.complete() && all_leave) {
             member.nodes.retain(|node| !forgotten.contains(&node.name));
             member.instances = left;
+            let begun = |step: &Step| !outcome.not_started.iter().any(|end| end.step == step.id);
+            record::keep_count(&mut member, self.member, self.plan, self.clock.unix_ms(), &begun);
+            record::use_up(&mut member, self.plan, &outcome);
+            member.egress = record::ways_out(self.plan);
             member.applied = Some(record::applied(self.plan, &outcome, self.action, &self.by, &self.clock.rfc3339()));
             self.report_unwritten(&mut problems, leases.write_member(&member, &forgotten).await);
         }

@@ -45,6 +45,9 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
     for note in &input.placement.notes {
         warnings.push(general(ids::PLACEMENT_NOTE, note, None));
     }
+    for note in &gated.notes {
+        warnings.push(general(ids::HELD_BACK, note, None));
+    }
     for (_, text) in &difference.kept {
         warnings.push(general(ids::KEPT, text, None));
     }
@@ -83,6 +86,7 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
         steps,
         deferred: gated.deferred,
         blocked: gated.blocked,
+        approvals: gated.approvals,
         unplaced,
         drift: drift::drift(input.inventory, input.observed, &observed),
         decay: drift::decay(input.desired, input.inventory, &observed),
@@ -129,6 +133,7 @@ fn no_port(unplaced: &mut Vec<Unplaced>, instance: &PlannedInstance, input: &Pla
     };
     let reason = Reason {
         node: instance.node.clone(),
+        alike: 0,
         constraint: "port".to_owned(),
         needed: Some(needed),
         available: Some(0),
@@ -149,6 +154,7 @@ fn no_port(unplaced: &mut Vec<Unplaced>, instance: &PlannedInstance, input: &Pla
             required,
             reasons: vec![reason],
             nearest: format!("give `{}` a larger range with `ports`", instance.node),
+            together: Vec::new(),
         }),
     }
 }

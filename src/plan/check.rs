@@ -126,6 +126,7 @@ fn reach(plan: &Plan, inventory: &Inventory, wrong: &mut Vec<String>) {
 
 /// A node that sends a set has it, or gets it in a step before.
 fn senders(plan: &Plan, inventory: &Inventory, wrong: &mut Vec<String>) {
+    let by_id: BTreeMap<u32, &Step> = plan.steps.iter().map(|step| (step.id, step)).collect();
     for step in &plan.steps {
         let Some(planned) = &step.fetch else { continue };
         if step.route.as_deref() != Some(planned.from.route().as_str()) {
@@ -135,10 +136,8 @@ fn senders(plan: &Plan, inventory: &Inventory, wrong: &mut Vec<String>) {
         let revision = &planned.fetch.revision;
         let facts = inventory.node(sender).filter(|facts| facts.reachable);
         let has = facts.is_some_and(|node| node.weights.iter().any(|set| set.revision == *revision && set.complete));
-        let gets = plan.steps.iter().any(|earlier| {
-            step.after.contains(&earlier.id)
-                && earlier.node == *sender
-                && earlier.fetch.as_ref().is_some_and(|brought| brought.fetch.revision == *revision)
+        let gets = step.after.iter().filter_map(|id| by_id.get(id)).any(|earlier| {
+            earlier.node == *sender && earlier.fetch.as_ref().is_some_and(|brought| brought.fetch.revision == *revision)
         });
         if !(has || gets) || facts.is_none() || *sender == step.node {
             wrong.push(format!("step {} takes files from {sender}, which cannot send them", step.id));
@@ -182,6 +181,9 @@ fn capacity(
     wrong: &mut Vec<String>,
 ) {
     type Device = (String, String);
+    let mut by_id: BTreeMap<&str, Vec<&PlannedInstance>> = BTreeMap::new();
+    plan.instances.iter().for_each(|instance| by_id.entry(&instance.instance).or_default().push(instance));
+    let find = |id: &str, node: &str| by_id.get(id).into_iter().flatten().find(|i| i.node == node).copied();
     let mut limits: BTreeMap<Device, u64> = BTreeMap::new();
     let mut used: BTreeMap<Device, BTreeMap<String, u64>> = BTreeMap::new();
     for instance in &plan.instances {
@@ -196,7 +198,7 @@ fn capacity(
         let Some(facts) = inventory.node(node) else { continue };
         for spec in specs {
             let lives = facts.instances.iter().any(|i| i.instance == spec.instance && (i.running || i.pid.is_some()));
-            let planned = plan.instances.iter().find(|i| i.instance == spec.instance && i.node == *node);
+            let planned = find(&spec.instance, node);
             for (rank, uuid) in spec.accelerators.iter().enumerate().filter(|_| lives) {
                 let now = planned.and_then(|i| i.memory.per_accelerator.get(rank)).map(|m| m.total_bytes);
                 let bytes = now.or(spec.planned_bytes.get(rank).copied()).unwrap_or(0);
@@ -213,25 +215,30 @@ fn capacity(
         .filter(|(device, by)| limits.get(*device).is_some_and(|limit| sum(by.values()) > *limit))
         .map(|(device, _)| device.clone())
         .collect();
-    for wave in 0..=waves.iter().copied().max().unwrap_or(0) {
-        let steps: Vec<&Step> = plan.steps.iter().zip(waves).filter(|(_, w)| **w == wave).map(|(s, _)| s).collect();
+    let mut by_wave: BTreeMap<usize, Vec<&Step>> = BTreeMap::new();
+    plan.steps.iter().zip(waves).for_each(|(step, wave)| by_wave.entry(*wave).or_default().push(step));
+    // What an instance holds on the devices of a node.
+    let remove = |used: &mut BTreeMap<Device, BTreeMap<String, u64>>, node: &str, id: &str| {
+        let from = (node.to_owned(), String::new());
+        used.range_mut(from..).take_while(|(device, _)| device.0 == node).for_each(|(_, by)| {
+            by.remove(id);
+        });
+    };
+    for (wave, steps) in by_wave {
         let mut gone: Vec<(&String, &String)> = Vec::new();
         for step in &steps {
             let left = step.from_node.as_ref().unwrap_or(&step.node);
             match (step.verb, &step.from_instance, &step.instance) {
                 (Verb::Stop, _, Some(id)) => gone.push((&step.node, id)),
                 (Verb::Change | Verb::Move, Some(from), _) if step.interrupts || step.verb == Verb::Change => {
-                    used.iter_mut().filter(|(d, _)| d.0 == *left).for_each(|(_, by)| {
-                        by.remove(from);
-                    });
+                    remove(&mut used, left, from);
                 }
                 (Verb::Move, Some(from), _) => gone.push((left, from)),
                 _ => {}
             }
         }
         for step in steps.iter().filter(|s| matches!(s.verb, Verb::Start | Verb::Change | Verb::Restart | Verb::Move)) {
-            let result = plan.instances.iter().find(|i| Some(&i.instance) == step.instance.as_ref());
-            let Some(instance) = result.filter(|i| i.node == step.node) else { continue };
+            let Some(instance) = step.instance.as_ref().and_then(|id| find(id, &step.node)) else { continue };
             for (device, bytes) in takes(instance) {
                 let device = (instance.node.clone(), device.to_owned());
                 used.entry(device).or_default().insert(instance.instance.clone(), bytes);
@@ -246,9 +253,7 @@ fn capacity(
             }
         }
         for (node, id) in gone {
-            used.iter_mut().filter(|(device, _)| device.0 == *node).for_each(|(_, by)| {
-                by.remove(id);
-            });
+            remove(&mut used, node, id);
         }
     }
 }

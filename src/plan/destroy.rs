@@ -6,7 +6,9 @@ use super::build::summary;
 use super::digest::inventory_digest;
 use super::protect::Protections;
 use super::rules::Rules;
-use super::{Because, Blocked, Deferred, Limits, ObservedSpecs, Plan, Step, Summary, Verb, observe};
+use super::{
+    ApprovalWanted, Because, Blocked, Deferred, Limits, Moment, ObservedSpecs, Plan, Step, Summary, Verb, hold, observe,
+};
 use crate::config::Desired;
 use crate::inventory::Inventory;
 use crate::placement::SolverReport;
@@ -28,6 +30,8 @@ pub struct DestroyInput<'a> {
     pub observed: &'a ObservedSpecs,
     /// Which nodes may be touched.
     pub limits: Limits,
+    /// When it is made.
+    pub moment: Moment,
 }
 
 /// Stops for every instance of this cluster on every node that the config or the member record knows.
@@ -77,6 +81,7 @@ pub fn destroy_plan(input: &DestroyInput<'_>) -> Plan {
         }
     }
     blocked.dedup();
+    let approvals = held(&mut steps, &mut blocked, input);
     let members = input.inventory.member.nodes.iter().map(|member| &member.name);
     for name in input.desired.nodes.keys().chain(members) {
         let labels = super::input::labels_of(input.desired, input.inventory, name);
@@ -103,9 +108,16 @@ pub fn destroy_plan(input: &DestroyInput<'_>) -> Plan {
         steps,
         deferred: deferred
             .into_iter()
-            .map(|(model, node, reason)| Deferred { model, node, reason: reason.to_owned() })
+            .map(|(model, node, reason)| Deferred {
+                model,
+                node,
+                reason: reason.to_owned(),
+                verb: Some(Verb::Stop),
+                from_node: None,
+            })
             .collect(),
         blocked,
+        approvals,
         unplaced: Vec::new(),
         drift: super::drift(input.inventory, input.observed, &observed),
         decay: super::decay(input.desired, input.inventory, &observed),
@@ -116,4 +128,37 @@ pub fn destroy_plan(input: &DestroyInput<'_>) -> Plan {
     };
     plan.summary = summary(&plan, 0);
     plan
+}
+
+/// Takes out what a window denies now or somebody has to agree to: a destroy is blocked by them, never put off.
+fn held(steps: &mut Vec<Step>, blocked: &mut Vec<Blocked>, input: &DestroyInput<'_>) -> Vec<ApprovalWanted> {
+    let policies = &input.desired.policies;
+    let mut stays = BTreeSet::new();
+    for text in hold::denied_now(steps, &["destroy"], policies, input.moment) {
+        blocked.extend(steps.iter().map(|step| refusal(step, "window", text.clone())));
+        stays.extend(0..steps.len());
+    }
+    let open: Vec<(usize, &Step)> = steps.iter().enumerate().filter(|(index, _)| !stays.contains(index)).collect();
+    let member = &input.inventory.member;
+    let mut approvals = Vec::new();
+    for (approval, waits) in hold::approvals(&open, &["destroy"], input.desired, member, input.moment) {
+        blocked.extend(waits.iter().map(|index| refusal(&steps[*index], "approval", approval.remedy())));
+        stays.extend(waits);
+        approvals.push(approval);
+    }
+    blocked.sort_by(|a, b| (&a.model, &a.policy, &a.remedy).cmp(&(&b.model, &b.policy, &b.remedy)));
+    blocked.dedup();
+    let mut index = 0;
+    steps.retain(|_| {
+        index += 1;
+        !stays.contains(&(index - 1))
+    });
+    for (index, step) in steps.iter_mut().enumerate() {
+        step.id = index as u32 + 1;
+    }
+    approvals
+}
+
+fn refusal(step: &Step, policy: &str, remedy: String) -> Blocked {
+    Blocked { model: step.model.clone(), policy: policy.to_owned(), since: None, remedy }
 }

@@ -40,7 +40,7 @@ pub(super) fn diff(
     observed: &[Observed],
     prune: Prune,
 ) -> Difference {
-    let situation = Situation { input, planned, observed };
+    let situation = Situation::of(input, planned, observed);
     let mut result = Difference::default();
     let mut used = BTreeSet::new();
     let mut by_replica: BTreeMap<(&str, u32), Vec<usize>> = BTreeMap::new();

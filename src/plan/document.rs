@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::EngineKind;
 use crate::inventory::{FetchSpec, HubFiles, InstanceSpec};
+pub use crate::placement::{Egress, EgressOption};
 use crate::placement::{Passed, SolverReport, Unplaced};
 
 /// The ordered steps that take the cluster from what is to what should be.
@@ -28,7 +29,7 @@ pub struct Plan {
     pub solver: SolverReport,
     /// What should run, sorted by model and replica.
     pub instances: Vec<PlannedInstance>,
-    /// Egress nodes of agents on providers.
+    /// Egress nodes of agents on providers, and of providers' models that no agent uses; by model, then agent.
     pub egress: Vec<Egress>,
     /// What to do, in order.
     pub steps: Vec<Step>,
@@ -36,6 +37,9 @@ pub struct Plan {
     pub deferred: Vec<Deferred>,
     /// What a policy or a protection forbids.
     pub blocked: Vec<Blocked>,
+    /// What waits for somebody's yes; its steps are among those that are blocked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub approvals: Vec<ApprovalWanted>,
     /// Replicas without a place.
     pub unplaced: Vec<Unplaced>,
     /// What the world changed by itself.
@@ -88,6 +92,15 @@ pub struct PlannedInstance {
     pub tensor_parallel: u32,
     /// Stages.
     pub pipeline_parallel: u32,
+    /// Layers of each stage, in the order of the accelerators; left out where the engine shares them out evenly itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<u32>,
+    /// Layers that are in host memory; left out where none is, or all are.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub host_layers: u32,
+    /// UUID of the accelerator that holds the vision projector, where that is loaded from a file of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vision: Option<String>,
     /// Tokens per request.
     pub context: u64,
     /// Requests at once.
@@ -113,6 +126,11 @@ pub struct PlannedInstance {
     pub better: Vec<Passed>,
     /// Exactly what the node agent is told.
     pub spec: Box<InstanceSpec>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 /// Planned memory of an instance.
@@ -183,20 +201,6 @@ pub struct HelperProcess {
     pub env: BTreeMap<String, String>,
     /// Its ports.
     pub ports: Vec<u16>,
-}
-
-/// An agent's way to a provider.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Egress {
-    /// The agent.
-    pub agent: String,
-    /// The provider's model.
-    pub provider_model: String,
-    /// The egress node.
-    pub node: String,
-    /// Measured connect time.
-    pub rtt_us: Option<u64>,
 }
 
 /// What a step does.
@@ -358,8 +362,14 @@ pub struct Deferred {
     pub model: String,
     /// Node.
     pub node: String,
-    /// `unreachable|absent|window|paused|moves_per_hour`.
+    /// `unreachable|absent|window|paused|moves_per_hour|distrust|selection`.
     pub reason: String,
+    /// What would be done, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verb: Option<Verb>,
+    /// The node that a move leaves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_node: Option<String>,
 }
 
 /// Refused by a protection or policy.
@@ -374,6 +384,41 @@ pub struct Blocked {
     pub since: Option<String>,
     /// What to do.
     pub remedy: String,
+}
+
+/// Steps that wait for somebody's yes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApprovalWanted {
+    /// What `flock approve` is given: 12 hex digits over the steps.
+    pub id: String,
+    /// File and line of the policy.
+    pub policy: String,
+    /// Whose yes, as the policy writes it.
+    pub by: Vec<String>,
+    /// The same people by name.
+    pub people: Vec<String>,
+    /// The steps, by key.
+    pub steps: Vec<StepWanted>,
+}
+
+/// A step that waits for somebody's yes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StepWanted {
+    /// Names this very step in any plan.
+    pub key: String,
+    /// What.
+    pub verb: Verb,
+    /// Model.
+    pub model: String,
+    /// Replica number.
+    pub replica: u32,
+    /// Node it happens on.
+    pub node: String,
+    /// Node that a move leaves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_node: Option<String>,
 }
 
 /// What the world changed.

@@ -1,9 +1,12 @@
 //! What the world changed by itself (drift: instances and files) and what changed about the facts (decay).
 
+use std::collections::BTreeMap;
+
 use super::{Decay, Drift, Observed, ObservedSpecs};
 use crate::base::{InstanceState, MIB, expand_home, format_bytes};
 use crate::config::Desired;
-use crate::inventory::{Accelerator, Inventory, NodeFacts, WeightsFound, WeightsRef};
+use crate::inventory::{Accelerator, Inventory, NodeFacts, WeightsFound, WeightsRef, endpoint_of};
+use crate::placement::{Distances, End, traffic};
 
 /// Deviations of what runs from what the nodes were told to run, sorted.
 pub fn drift(inventory: &Inventory, specs: &ObservedSpecs, observed: &[Observed]) -> Vec<Drift> {
@@ -129,8 +132,10 @@ pub fn decay(desired: &Desired, inventory: &Inventory, observed: &[Observed]) ->
             add("node_unreachable", &member.name, text);
         }
     }
+    let mut by_node: BTreeMap<&str, Vec<&Observed>> = BTreeMap::new();
+    observed.iter().for_each(|o| by_node.entry(&o.node).or_default().push(o));
     for node in inventory.nodes.iter().filter(|node| node.reachable) {
-        let here: Vec<&Observed> = observed.iter().filter(|o| o.node == node.name).collect();
+        let here = by_node.remove(node.name.as_str()).unwrap_or_default();
         for o in &here {
             for uuid in o.accelerators.iter().filter(|uuid| node.accelerator(uuid).is_none()) {
                 let text = format!("accelerator {uuid} of `{}` (replica {}) is gone", o.model, o.replica);
@@ -146,8 +151,51 @@ pub fn decay(desired: &Desired, inventory: &Inventory, observed: &[Observed]) ->
             }
         }
     }
+    for (node, text) in slower(desired, inventory, observed) {
+        add("link_slower", &node, text);
+    }
     found.sort_by(|a, b| (&a.node, &a.kind, &a.text).cmp(&(&b.node, &b.kind, &b.text)));
     found.dedup();
+    found
+}
+
+/// Limits on latency that what runs, and the ways out that the last apply chose, no longer keep.
+fn slower(desired: &Desired, inventory: &Inventory, observed: &[Observed]) -> Vec<(String, String)> {
+    let ms = |us: u64| format!("{:.1} ms", us as f64 / 1000.0);
+    let distances = Distances::of(inventory);
+    let mut found = Vec::new();
+    for flow in traffic(desired) {
+        let (Some(limit), End::Model(to)) = (flow.max_latency_us, &flow.to) else { continue };
+        let places = |model: &str| -> Vec<&str> {
+            observed.iter().filter(|o| o.model == model && o.serving()).map(|o| o.node.as_str()).collect()
+        };
+        let others = places(to);
+        for from in places(&flow.from) {
+            let ways: Option<Vec<u64>> = others.iter().map(|other| distances.rtt_us(from, other)).collect();
+            let Some(nearest) = ways.and_then(|ways| ways.into_iter().min()).filter(|rtt| *rtt > limit) else {
+                continue;
+            };
+            let (is, most) = (ms(nearest), ms(limit));
+            let text =
+                format!("`{}` here is {is} from `{to}`; at most {most} is allowed ({})", flow.from, flow.because);
+            found.push((from.to_owned(), text));
+        }
+    }
+    for kept in &inventory.member.egress {
+        let Some(model) = desired.provider_models.get(&kept.provider_model) else { continue };
+        let provider = desired.providers.get(&model.provider.value);
+        let Some(endpoint) = provider.and_then(|provider| endpoint_of(&provider.base_url.value)) else { continue };
+        let way = inventory.egress.iter().find(|way| way.node == kept.node && way.endpoint == endpoint);
+        let limit = model.max_latency.as_ref().map(|limit| u64::try_from(limit.value.as_micros()).unwrap_or(u64::MAX));
+        if let (Some(limit), Some(rtt)) = (limit, way.and_then(|way| way.rtt_us))
+            && rtt > limit
+        {
+            let (is, most) = (ms(rtt), ms(limit));
+            let text =
+                format!("`{}` takes {is} to connect to {endpoint}; at most {most} is allowed", kept.provider_model);
+            found.push((kept.node.clone(), text));
+        }
+    }
     found
 }
 
@@ -175,4 +223,60 @@ fn memory_taken(device: &Accelerator, here: &[&Observed]) -> Option<String> {
 
 fn short(digest: &str) -> String {
     digest.trim_start_matches("sha256:").chars().take(12).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Tree;
+    use crate::inventory::parse_inventory;
+
+    #[test]
+    fn a_way_that_became_longer_than_allowed_is_told() {
+        let config = r#"cluster "lab"
+node "a" address="10.0.0.1"
+node "b" address="10.0.0.2"
+provider "far" kind="anthropic" base-url="https://api.example" { key env="K" }
+model "opus" { provider "far" name="opus"; max-latency "15ms" }
+model "one" { source "on-node:/one.gguf" }
+model "two" { source "on-node:/two.gguf" }
+agent "x" model="one" { system "X." }
+agent "y" model="two" { system "Y." }
+agent "z" model="opus" { system "Z." }
+workflow "w" {
+    step "first" agent="x" { prompt "Go." }
+    step "second" agent="y" after="first" { prompt "Go." }
+    traffic from="x" to="y" max-latency="20ms"
+}
+"#;
+        let loaded = crate::config::load(&Tree::from_iter([("cluster.kdl", config)]));
+        let desired = loaded.desired.unwrap_or_else(|| panic!("{:#?}", loaded.diagnostics));
+        let told = |rtt: u64, connect: u64| {
+            let instance = |model: &str| {
+                format!(
+                    r#""instances":[{{"instance":"{model}","specification":"s","model":"{model}","replica":0,
+                    "accelerators":[],"port":20000,"state":"ready","running":true}}]"#
+                )
+            };
+            let inventory = parse_inventory(&format!(
+                r#"{{"format":1,"nodes":[{{"name":"a",{}}},{{"name":"b",{}}}],
+                "links":[{{"from":"a","to":"b","rtt_us":{rtt},"measured":true}}],
+                "egress":[{{"node":"b","endpoint":"api.example:443","rtt_us":{connect}}}],
+                "member":{{"egress":[{{"provider_model":"opus","agent":"z","node":"b"}}]}}}}"#,
+                instance("one"),
+                instance("two")
+            ))
+            .expect("valid");
+            let observed = crate::plan::observe(&inventory, &ObservedSpecs::new());
+            let decayed = decay(&desired, &inventory, &observed);
+            decayed.into_iter().map(|d| (d.kind, d.node, d.text)).collect::<Vec<_>>()
+        };
+        assert_eq!(told(20_000, 15_000), []);
+        let slower = told(20_100, 15_100);
+        assert!(slower.iter().all(|(kind, ..)| kind == "link_slower") && slower.len() == 2, "{slower:?}");
+        assert_eq!(slower[0].1, "a");
+        assert!(slower[0].2.contains("20.1 ms from `two`; at most 20.0 ms"), "{slower:?}");
+        assert_eq!(slower[1].1, "b");
+        assert!(slower[1].2.contains("15.1 ms to connect to api.example:443; at most 15.0 ms"), "{slower:?}");
+    }
 }

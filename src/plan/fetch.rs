@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::build::summary;
 use super::diff::{Difference, Draft};
 use super::{Because, FetchFrom, Observed, Plan, PlanInput, PlannedFetch, PlannedInstance, Step, Verb, route};
+use crate::base::EngineKind;
 use crate::inventory::{FetchSpec, HubFiles, NodeFacts};
 use crate::placement::{Candidate, Origin};
 
@@ -30,14 +31,16 @@ pub(super) fn add(
         }
         readers.entry((instance.node.clone(), used[index].revision.clone())).or_default().push(index);
     }
+    // The drafts that result in each instance.
+    let mut results: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (index, draft) in drafts.iter().enumerate() {
+        if let (Verb::Start | Verb::Change | Verb::Move | Verb::Restart, Some(new)) = (draft.step.verb, draft.new) {
+            results.entry(new).or_default().push(index);
+        }
+    }
     for ((node, _), instances) in readers {
-        let consumers: BTreeSet<usize> = drafts
-            .iter()
-            .enumerate()
-            .filter(|(_, d)| matches!(d.step.verb, Verb::Start | Verb::Change | Verb::Move | Verb::Restart))
-            .filter(|(_, d)| d.new.is_some_and(|new| instances.contains(&new)))
-            .map(|(index, _)| index)
-            .collect();
+        let consumers: BTreeSet<usize> =
+            instances.iter().filter_map(|new| results.get(new)).flatten().copied().collect();
         let Some(first) = instances.first().copied() else { continue };
         let because = consumers.first().map_or(Because::Drift, |index| drafts[*index].step.because);
         let fetch = drafts.len();
@@ -158,6 +161,7 @@ fn step(
 
 /// Fills in what steps cost: how long a start takes, and how long a replica is away.
 pub(super) fn estimate(drafts: &mut [Draft], planned: &[PlannedInstance], used: &[&Candidate], observed: &[Observed]) {
+    let loads = Loads::of(observed);
     let lives: Vec<bool> = drafts.iter().map(|d| d.old.is_some_and(|old| observed[old].alive)).collect();
     for index in 0..drafts.len() {
         let Some(new) = drafts[index].new else { continue };
@@ -166,7 +170,7 @@ pub(super) fn estimate(drafts: &mut [Draft], planned: &[PlannedInstance], used: 
             drafts[index].step.estimated_ms = Some(0);
             continue;
         }
-        let load = load_ms(&planned[new], used[new], observed);
+        let load = loads.of_instance(&planned[new], used[new]);
         // The start of a split move or change: its replica is away until it answers.
         let split = step.verb == Verb::Start
             && drafts[index].needs.iter().any(|need| {
@@ -183,18 +187,28 @@ pub(super) fn estimate(drafts: &mut [Draft], planned: &[PlannedInstance], used: 
     }
 }
 
-/// Measured where this specification, or at least this model and variant, has been loaded before.
-fn load_ms(instance: &PlannedInstance, candidate: &Candidate, observed: &[Observed]) -> u64 {
-    let same = observed.iter().filter(|o| o.load_ms.is_some());
-    let exact = same.clone().find(|o| o.specification == instance.specification);
-    let near = same.clone().find(|o| {
-        o.model == instance.model
-            && o.variant == instance.variant
-            && o.engine == instance.engine
-            && o.accelerators.len() == instance.accelerators.len()
-    });
-    exact
-        .or(near)
-        .and_then(|o| o.load_ms)
-        .unwrap_or_else(|| START_MS + size(candidate).saturating_mul(1_000) / LOAD_BYTES_PER_S)
+/// How long loads took.
+struct Loads<'a> {
+    /// By specification.
+    exact: BTreeMap<&'a str, u64>,
+    /// By model, variant, engine and number of accelerators.
+    near: BTreeMap<(&'a str, &'a str, EngineKind, usize), u64>,
+}
+
+impl<'a> Loads<'a> {
+    fn of(observed: &'a [Observed]) -> Self {
+        let mut this = Self { exact: BTreeMap::new(), near: BTreeMap::new() };
+        for (o, load) in observed.iter().filter_map(|o| Some((o, o.load_ms?))) {
+            this.exact.entry(&o.specification).or_insert(load);
+            this.near.entry((&o.model, &o.variant, o.engine, o.accelerators.len())).or_insert(load);
+        }
+        this
+    }
+
+    /// Measured where this specification, or at least this model and variant, has been loaded before.
+    fn of_instance(&self, instance: &PlannedInstance, candidate: &Candidate) -> u64 {
+        let like = (instance.model.as_str(), instance.variant.as_str(), instance.engine, instance.accelerators.len());
+        let known = self.exact.get(instance.specification.as_str()).or_else(|| self.near.get(&like));
+        known.copied().unwrap_or_else(|| START_MS + size(candidate).saturating_mul(1_000) / LOAD_BYTES_PER_S)
+    }
 }

@@ -1,5 +1,6 @@
 //! What may not be done, and what cannot be done now: unreachable nodes, `--on`, pauses, protections, an empty
-//! config, the share that one plan may stop. A step that waits for a dropped one is dropped with it.
+//! config, the share that one plan may stop; `hold.rs` has those that wait for a time or a person. A step that waits for
+//! a dropped one is dropped with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +9,7 @@ use super::input::labels_of;
 use super::protect::Protections;
 use super::rules::Rules;
 use super::schedule::Scheduled;
-use super::{Blocked, Deferred, Observed, PlanInput, Selection, Verb};
+use super::{ApprovalWanted, Because, Blocked, Deferred, Observed, PlanInput, Selection, Step, Verb, hold};
 use crate::placement::Unplaced;
 
 /// What is left after the gates, and what is not.
@@ -17,6 +18,9 @@ pub(super) struct Gated {
     pub drafts: Vec<Draft>,
     pub deferred: Vec<Deferred>,
     pub blocked: Vec<Blocked>,
+    pub approvals: Vec<ApprovalWanted>,
+    /// What to say of gates that hold steps back.
+    pub notes: Vec<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -43,43 +47,87 @@ pub(super) fn gate(scheduled: Scheduled, input: &PlanInput<'_>, rules: &Rules, o
     spread(&drafts, &mut fates);
     stop_share(&drafts, &mut fates, input, rules, observed);
     spread(&drafts, &mut fates);
+    let (approvals, notes) = hold_back(&drafts, &mut fates, input);
     let mut gated = settle(drafts, &fates);
+    (gated.approvals, gated.notes) = (approvals, notes);
     stays_protected(&mut gated, input, &protections, observed);
-    for (policy, place) in &rules.unenforced {
-        gated.blocked.push(Blocked {
-            model: "*".to_owned(),
-            policy: policy.clone(),
-            since: None,
-            remedy: format!("{place}: this version of flock cannot enforce `{policy}` and applies nothing past it; remove it, or use a version that can"),
-        });
-    }
     gated.sort();
     gated
 }
 
 impl Gated {
-    fn sort(&mut self) {
-        self.deferred.sort_by(|a, b| (&a.model, &a.node, &a.reason).cmp(&(&b.model, &b.node, &b.reason)));
-        self.deferred.dedup();
+    /// Brings what is put off and what is refused into their order.
+    pub fn sort(&mut self) {
+        // Of several steps of one model on one node the one that says most: no fetch.
+        let place = |d: &Deferred| (d.model.clone(), d.node.clone(), d.reason.clone());
+        self.deferred.sort_by_cached_key(|d| (place(d), d.verb.is_none_or(|verb| verb == Verb::Fetch), d.verb));
+        self.deferred.dedup_by_key(|d| place(d));
         self.blocked.sort_by(|a, b| (&a.model, &a.policy, &a.remedy).cmp(&(&b.model, &b.policy, &b.remedy)));
         self.blocked.dedup();
     }
 
     /// Adds something that is put off.
     pub fn defer(&mut self, model: &str, node: &str, reason: &str) {
-        self.deferred.push(Deferred { model: model.to_owned(), node: node.to_owned(), reason: reason.to_owned() });
-        self.sort();
+        let (model, node, reason) = (model.to_owned(), node.to_owned(), reason.to_owned());
+        self.deferred.push(Deferred { model, node, reason, verb: None, from_node: None });
     }
 }
+
+/// Distrust, approvals, windows and moves per hour, in this order: what waits for an earlier one is not counted by a later.
+fn hold_back(
+    drafts: &[Draft],
+    fates: &mut BTreeMap<usize, Fate>,
+    input: &PlanInput<'_>,
+) -> (Vec<ApprovalWanted>, Vec<String>) {
+    let open = |fates: &BTreeMap<usize, Fate>| -> Vec<(usize, &Draft)> {
+        drafts.iter().enumerate().filter(|(index, _)| !fates.contains_key(index)).collect()
+    };
+    let mut notes = Vec::new();
+    if let Some(text) = hold::distrust(input) {
+        let held = open(fates).into_iter().filter(|(_, draft)| hold::distrusted(&draft.step));
+        let held: Vec<usize> = held.map(|(index, _)| index).collect();
+        fates.extend(held.into_iter().map(|index| (index, Fate::Deferred("distrust"))));
+        spread(drafts, fates);
+        notes.push(text);
+    }
+    let steps: Vec<(usize, &Step)> = open(fates).into_iter().map(|(index, draft)| (index, &draft.step)).collect();
+    let member = &input.inventory.member;
+    let mut wanted = Vec::new();
+    for (approval, held) in hold::approvals(&steps, &[], input.desired, member, input.moment) {
+        for index in held {
+            let blocked = Fate::Blocked { policy: "approval".to_owned(), since: None, remedy: approval.remedy() };
+            fates.insert(index, blocked);
+        }
+        wanted.push(approval);
+    }
+    spread(drafts, fates);
+    for (reason, gate) in [("window", hold::windows as Gate), ("moves_per_hour", hold::moves_per_hour as Gate)] {
+        let (held, said) = gate(&open(fates), input);
+        fates.extend(held.into_iter().map(|index| (index, Fate::Deferred(reason))));
+        notes.extend(said);
+        spread(drafts, fates);
+    }
+    (wanted, notes)
+}
+
+/// What holds drafts back, and what to say about it.
+type Gate = fn(&[(usize, &Draft)], &PlanInput<'_>) -> (BTreeSet<usize>, Vec<String>);
 
 /// What has no place and may have one on a node that does not answer: it is started when that node is back
 /// (`unreachable`), or when it is there for the first time (`absent`).
 pub(super) fn wait_for_nodes(gated: &mut Gated, unplaced: &[Unplaced], input: &PlanInput<'_>) {
     let member = &input.inventory.member;
+    let nodes = member.nodes.iter().map(|known| known.name.as_str());
+    let seen: BTreeSet<&str> = nodes.chain(member.instances.iter().map(|left| left.node.as_str())).collect();
     for unplaced in unplaced {
         let Some(model) = input.desired.models.get(&unplaced.model) else { continue };
-        for reason in unplaced.reasons.iter().filter(|reason| reason.constraint == "unreachable") {
-            let node = reason.node.as_str();
+        let away = unplaced.reasons.iter().filter(|reason| reason.constraint == "unreachable");
+        // A reason holds for all that are like its node.
+        let nodes = away.flat_map(|reason| match input.placement.like(&reason.node) {
+            [] => std::slice::from_ref(&reason.node),
+            alike => alike,
+        });
+        for node in nodes.map(String::as_str) {
             let labels = labels_of(input.desired, input.inventory, node);
             let fits = model.place.require.iter().all(|require| {
                 let has = if require.value.label == "node" {
@@ -92,11 +140,11 @@ pub(super) fn wait_for_nodes(gated: &mut Gated, unplaced: &[Unplaced], input: &P
             if !fits || !input.desired.nodes.contains_key(node) || !input.limits.allow(node, labels) {
                 continue;
             }
-            let known = member.nodes.iter().any(|known| known.name == node)
-                || member.instances.iter().any(|left| left.node == node);
+            let known = seen.contains(node);
             gated.defer(&unplaced.model, node, if known { "unreachable" } else { "absent" });
         }
     }
+    gated.sort();
 }
 
 fn put_off(draft: &Draft, input: &PlanInput<'_>) -> Option<&'static str> {
@@ -151,6 +199,10 @@ fn beyond_drain(drafts: &[Draft], fates: &mut BTreeMap<usize, Fate>, input: &Pla
         leaves(draft)
             || draft.step.verb == Verb::Start && replicas.contains(&(draft.step.model.as_str(), draft.step.replica))
     };
+    let mut starts: BTreeMap<(&str, u32), Vec<usize>> = BTreeMap::new();
+    for (index, draft) in drafts.iter().enumerate().filter(|(_, draft)| draft.step.verb == Verb::Start) {
+        starts.entry((&draft.step.model, draft.step.replica)).or_default().push(index);
+    }
     let mut chosen = BTreeSet::new();
     let mut open: Vec<usize> = (0..drafts.len()).filter(|index| wanted(&drafts[*index])).collect();
     while let Some(index) = open.pop() {
@@ -158,12 +210,9 @@ fn beyond_drain(drafts: &[Draft], fates: &mut BTreeMap<usize, Fate>, input: &Pla
             open.extend(drafts[index].needs.iter().copied());
             // What is displaced for a newcomer starts again where the placement has put it.
             let step = &drafts[index].step;
-            open.extend((0..drafts.len()).filter(|other| {
-                let start = &drafts[*other].step;
-                step.verb == Verb::Stop
-                    && start.verb == Verb::Start
-                    && (&start.model, start.replica) == (&step.model, step.replica)
-            }));
+            if step.verb == Verb::Stop {
+                open.extend(starts.get(&(step.model.as_str(), step.replica)).into_iter().flatten());
+            }
         }
     }
     for index in (0..drafts.len()).filter(|index| !chosen.contains(index)) {
@@ -237,6 +286,11 @@ fn stop_share(
 
 /// What waits for a dropped step shares its fate.
 fn spread(drafts: &[Draft], fates: &mut BTreeMap<usize, Fate>) {
+    // The first start of every replica.
+    let mut starts: BTreeMap<(&str, u32), usize> = BTreeMap::new();
+    for (index, Draft { step, .. }) in drafts.iter().enumerate().filter(|(_, draft)| draft.step.verb == Verb::Start) {
+        starts.entry((&step.model, step.replica)).or_insert(index);
+    }
     loop {
         let mut more = Vec::new();
         for (index, draft) in drafts.iter().enumerate().filter(|(index, _)| !fates.contains_key(index)) {
@@ -253,6 +307,28 @@ fn spread(drafts: &[Draft], fates: &mut BTreeMap<usize, Fate>) {
                 }
             };
             more.push((index, fate));
+        }
+        // A replica that could not start again is not stopped, but where it has to leave for another or has lost its place.
+        for (index, draft) in drafts.iter().enumerate().filter(|(index, _)| !fates.contains_key(index)) {
+            let leaves = matches!(draft.step.because, Because::Preempted | Because::Decay | Because::Removed);
+            if draft.step.verb == Verb::Stop && !leaves {
+                let start = starts.get(&(draft.step.model.as_str(), draft.step.replica));
+                let start = start.and_then(|start| fates.get(start));
+                more.extend(start.map(|fate| (index, fate.clone())));
+            }
+        }
+        // Nor is a victim stopped while nothing that is to have its place may start.
+        let mut takers: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (index, draft) in drafts.iter().enumerate().filter(|(_, draft)| draft.step.verb != Verb::Fetch) {
+            draft.needs.iter().for_each(|need| takers.entry(*need).or_default().push(index));
+        }
+        for (index, draft) in drafts.iter().enumerate().filter(|(index, _)| !fates.contains_key(index)) {
+            if draft.step.verb != Verb::Stop || draft.step.because != Because::Preempted {
+                continue;
+            }
+            let takers = takers.get(&index).into_iter().flatten();
+            let held: Option<Vec<&Fate>> = takers.map(|taker| fates.get(taker)).collect();
+            more.extend(held.iter().flatten().next().map(|fate| (index, (*fate).clone())));
         }
         if more.is_empty() {
             return;
@@ -282,6 +358,8 @@ fn settle(drafts: Vec<Draft>, fates: &BTreeMap<usize, Fate>) -> Gated {
                 model: step.model.clone(),
                 node: step.node.clone(),
                 reason: (*reason).to_owned(),
+                verb: Some(step.verb),
+                from_node: step.from_node.clone(),
             }),
             Fate::Blocked { policy, since, remedy } => gated.blocked.push(Blocked {
                 model: step.model.clone(),

@@ -11,10 +11,24 @@ use crate::inventory::{Accelerator, Disk, InstanceSpec, Inventory, NodeFacts};
 
 /// The guards of a plan: one per node that its steps touch.
 pub fn guards(plan: &Plan, inventory: &Inventory) -> BTreeMap<String, Guard> {
-    touched(&plan.steps)
-        .into_iter()
-        .filter_map(|name| inventory.node(&name).map(|facts| (name, guard(plan, facts))))
-        .collect()
+    let mut instances: BTreeMap<&str, Vec<&PlannedInstance>> = BTreeMap::new();
+    plan.instances.iter().for_each(|instance| instances.entry(&instance.node).or_default().push(instance));
+    let mut steps: BTreeMap<&str, Vec<&Step>> = BTreeMap::new();
+    for step in &plan.steps {
+        steps.entry(&step.node).or_default().push(step);
+        if let Some(sender) = step.fetch.as_ref().and_then(|planned| planned.from.sender()).filter(|s| *s != step.node)
+        {
+            steps.entry(sender).or_default().push(step);
+        }
+    }
+    let guarded = |name: String| {
+        let facts = inventory.node(&name)?;
+        let here = instances.get(name.as_str()).map_or(&[][..], Vec::as_slice);
+        let steps = steps.get(name.as_str()).map_or(&[][..], Vec::as_slice);
+        let guard = guard(here, steps, facts);
+        Some((name, guard))
+    };
+    touched(&plan.steps).into_iter().filter_map(guarded).collect()
 }
 
 /// Nodes that steps touch, and those that send weights for them.
@@ -33,16 +47,16 @@ pub fn loads_onto<'a>(plan: &'a Plan, step: &Step) -> &'a [String] {
     result.map_or(&[], |instance| instance.accelerators.as_slice())
 }
 
-fn guard(plan: &Plan, node: &NodeFacts) -> Guard {
-    let here: Vec<_> = plan.instances.iter().filter(|instance| instance.node == node.name).collect();
+/// The guard of a node, of the instances planned there and the steps that touch it.
+fn guard(here: &[&PlannedInstance], steps: &[&Step], node: &NodeFacts) -> Guard {
     let mut facts = BTreeMap::new();
     for uuid in here.iter().flat_map(|instance| &instance.accelerators) {
         facts.insert(format!("accelerator {uuid}"), device(node.accelerator(uuid)));
     }
     // What steps load must find its memory, its program, its files and a port.
     let loads = |instance: &&&PlannedInstance| {
-        let result = |step: &&Step| step.node == node.name && step.instance.as_ref() == Some(&instance.instance);
-        plan.steps.iter().filter(result).any(|step| is_load(step.verb))
+        let result = |step: &&&Step| step.node == node.name && step.instance.as_ref() == Some(&instance.instance);
+        steps.iter().filter(result).any(|step| is_load(step.verb))
     };
     let loaded: Vec<&PlannedInstance> = here.iter().filter(loads).copied().collect();
     for instance in &loaded {
@@ -79,7 +93,7 @@ fn guard(plan: &Plan, node: &NodeFacts) -> Guard {
         }
     }
     // What it sends to others must still be there.
-    for planned in plan.steps.iter().filter_map(|step| step.fetch.as_ref()) {
+    for planned in steps.iter().filter_map(|step| step.fetch.as_ref()) {
         let revision = &planned.fetch.revision;
         if planned.from.sender() == Some(node.name.as_str()) && holds(node, revision) {
             facts.insert(format!("weights {revision}"), json!(true));
@@ -89,7 +103,7 @@ fn guard(plan: &Plan, node: &NodeFacts) -> Guard {
     if let Some(available) = node.ram.available_bytes.filter(|_| host > 0) {
         facts.insert("ram".to_owned(), json!({ "available_bytes": available, "needed_bytes": host }));
     }
-    for (path, (needed, free)) in disks(plan, node) {
+    for (path, (needed, free)) in disks(steps, node) {
         facts.insert(format!("disk {path}"), json!({ "free_bytes": free, "needed_bytes": needed }));
     }
     facts.insert("instances".to_owned(), instances(node));
@@ -101,9 +115,9 @@ fn is_load(verb: Verb) -> bool {
 }
 
 /// File systems that files are brought to: how many bytes come, and how many are free.
-fn disks(plan: &Plan, node: &NodeFacts) -> BTreeMap<String, (u64, u64)> {
+fn disks(steps: &[&Step], node: &NodeFacts) -> BTreeMap<String, (u64, u64)> {
     let mut found: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-    for step in plan.steps.iter().filter(|step| step.node == node.name) {
+    for step in steps.iter().filter(|step| step.node == node.name) {
         let Some(fetch) = &step.fetch else { continue };
         let Some(disk) = disk_of(node, &fetch.fetch.folder) else { continue };
         let entry = found.entry(disk.path.clone()).or_insert((0, disk.free_bytes));

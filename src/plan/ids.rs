@@ -21,6 +21,9 @@ pub const NOT_PLACED: &str = "FLK405";
 /// An engine took more than was planned for it.
 pub const UNDER_ESTIMATE: &str = "FLK406";
 
+/// A policy holds steps back for now.
+pub const HELD_BACK: &str = "FLK407";
+
 /// Every identifier of this room, in order.
 pub const PLAN_DIAGNOSTICS: &[DiagnosticId] = &[
     DiagnosticId {
@@ -57,5 +60,10 @@ pub const PLAN_DIAGNOSTICS: &[DiagnosticId] = &[
         id: UNDER_ESTIMATE,
         title: "an engine took more than was planned",
         explanation: "What an instance held once it ran was more than its estimate. From then on flock plans the same weights, engine, version and accelerators with what was measured, and a margin; what runs stays where it is. An estimate that is too low is a fault of flock: please report it with the output of `flock explain`.",
+    },
+    DiagnosticId {
+        id: HELD_BACK,
+        title: "steps wait",
+        explanation: "A window denies them now, enough has moved in the past hour, or most nodes are away at once and their facts are not trusted. The rest of the plan can be applied; what waits is planned again.",
     },
 ];

@@ -42,8 +42,20 @@ pub struct PlanInput<'a> {
     pub drain: BTreeSet<String>,
     /// Pauses that have not ended; the caller knows the time.
     pub pauses: Vec<Pause>,
+    /// When it is made.
+    pub moment: Moment,
     /// Findings of earlier stages that a reader of the plan should see.
     pub warnings: Vec<Diagnostic>,
+}
+
+/// When a plan is made. It decides on windows, on moves of the past hour and on how long approvals hold, and is itself no
+/// part of the plan.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// Unix milliseconds.
+    pub unix_ms: u64,
+    /// Whether the facts are of now: an inventory file does not tell what moved in the past hour.
+    pub live: bool,
 }
 
 /// `--on` and `--exclude`: they limit steps, never facts.

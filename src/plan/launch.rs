@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::base::EngineKind;
 use crate::config::{Engine, Model};
-use crate::engine::{self, Contained, Planned, Runtime, Settings};
+use crate::engine::{self, Contained, Planned, Projector, Runtime, Settings};
 use crate::inventory::{ContainerRef, NodeFacts};
 use crate::placement::{Candidate, Placed};
 use crate::sizing::{computes_in_half, layer_split};
@@ -51,11 +51,26 @@ pub(super) fn launch(
 ) -> Launch {
     let (vendor, names) = visible(placed, facts);
     let devices = placed.accelerators.len();
+    let ranks = (placed.tensor_parallel * placed.pipeline_parallel) as usize;
+    let apart = placed.vision.is_some_and(|at| at >= ranks);
+    let all = candidate.variant.architecture.layers;
     let layers = match placed.engine {
-        // As it was sized: equal shares, and every layer named, however many there are.
-        EngineKind::LlamaCpp if devices > 0 => layer_split(candidate.variant.architecture.layers, devices as u32),
+        // As it was sized: what was planned, else equal shares, and every layer named, however many there are.
+        EngineKind::LlamaCpp if devices > 0 => match placed.layers.split_last() {
+            Some((last, before)) => before.iter().copied().chain([last + 1]).collect(),
+            None => layer_split(all, (devices - usize::from(apart)) as u32),
+        },
         EngineKind::LlamaCpp | EngineKind::Vllm | EngineKind::Sglang => Vec::new(),
     };
+    let held: u32 = placed.layers.iter().sum();
+    let offloads = placed.engine == EngineKind::LlamaCpp && held > 0 && held < all;
+    // Names are inside the folder of all files, which the entry begins with.
+    let start = candidate.variant.start_file.as_deref().and_then(|start| entry.strip_suffix(start));
+    let folder = start.unwrap_or_else(|| entry.rsplit_once('/').map_or("", |(folder, _)| folder)).trim_end_matches('/');
+    let projector = candidate.variant.projector.as_ref().filter(|_| loads_projector(placed, model)).map(|file| {
+        let path = format!("{folder}/{}", file.name);
+        Projector { path, vendor: vendor.clone(), device: placed.vision, apart }
+    });
     let settings = Settings {
         version: placed.engine_version.clone(),
         context: placed.context,
@@ -78,6 +93,8 @@ pub(super) fn launch(
             .collect(),
         accelerators: devices,
         layer_counts: layers,
+        offloaded: offloads.then_some(held + 1),
+        projector,
         half: placed
             .accelerators
             .iter()
@@ -85,16 +102,24 @@ pub(super) fn launch(
             .any(|device| computes_in_half(placed.engine, &candidate.variant, device)),
         arguments: model.arguments.iter().map(|argument| argument.value.clone()).collect(),
     };
+    let mut env = engine::device_environment(placed.engine, &vendor, &names);
+    env.extend(engine::settings_environment(placed.engine, &settings, &placed.layers));
     let timeout = engine::ready_timeout(placed.engine, candidate.variant.download_bytes);
     Launch {
         argv: engine::argv(placed.engine, program, &settings),
-        env: engine::device_environment(placed.engine, &vendor, &names),
+        env,
         key_env: engine::key_environment(placed.engine).map(str::to_owned),
         ready_timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
         container: None,
         vendor,
         devices: names,
     }
+}
+
+/// Whether the vision projector in a file of its own is loaded: vision is wanted of the model, and the engine is the one
+/// that takes it so.
+pub(super) fn loads_projector(placed: &Placed, model: &Model) -> bool {
+    placed.engine == EngineKind::LlamaCpp && model.extras.parts.iter().any(|part| part.value == "vision")
 }
 
 /// The program that a placed replica names, and what runs it: on a node whose container runtime was found for it,
@@ -145,6 +170,7 @@ pub(super) fn surround(
 mod tests {
     use super::*;
     use crate::base::Spanned;
+    use crate::plan::PlannedInstance;
     use crate::plan::testing::*;
 
     #[test]
@@ -186,5 +212,61 @@ mod tests {
         assert_eq!(apptainer.image.as_deref(), Some("vllm/vllm-openai:v0.11.0"));
         // One that a snapshot found outside any container runs as it is.
         assert_eq!(planned("/opt/vllm/bin/vllm", image()).argv, plain.argv);
+    }
+
+    #[test]
+    fn layers_that_are_told_are_in_arguments_environment_and_specification() {
+        use crate::weights::VariantFile;
+        let planned = |kind: EngineKind, layers: &[u32], vision: Option<usize>, part: bool| {
+            let mut world = World::new(&[("ada-1", 2)]);
+            let cards = if layers.len() == 1 && vision.is_none() { vec![0] } else { vec![0, 1] };
+            world.want(&[Wish::new("coder", 3)], &[("coder", 0, "ada-1", cards, 18)]);
+            for placed in &mut world.placement.instances {
+                placed.engine = kind;
+                placed.tensor_parallel = 1;
+                placed.pipeline_parallel = placed.accelerators.len() as u32 - u32::from(vision == Some(1));
+                placed.layers = layers.to_vec();
+                placed.vision = vision;
+            }
+            let variant = |variant: &mut crate::weights::Variant| {
+                let file = VariantFile { name: "mmproj-f16.gguf".to_owned(), size_bytes: Some(9) };
+                variant.projector = Some(file);
+                variant.start_file = Some("coder.gguf".to_owned());
+            };
+            world.candidates.values_mut().flatten().flatten().for_each(|found| variant(&mut found.variant));
+            if part {
+                let words = ["vision", "language"].map(|word| Spanned::new(word.to_owned(), at("cluster.kdl", 5)));
+                world.desired.models.get_mut("coder").expect("there").extras.parts = words.to_vec();
+            }
+            world.plan().instances.remove(0)
+        };
+        let value = |instance: &PlannedInstance, flag: &str| {
+            let at = instance.argv.iter().position(|argument| argument == flag)?;
+            instance.argv.get(at + 1).cloned()
+        };
+        let llama = EngineKind::LlamaCpp;
+        let even = planned(llama, &[], None, false);
+        let split = planned(llama, &[22, 10], None, false);
+        assert_eq!((value(&split, "-ts").as_deref(), value(&split, "-ngl").as_deref()), (Some("22,11"), Some("9999")));
+        assert_eq!((&split.layers, split.host_layers), (&vec![22, 10], 0));
+        assert_eq!(split.spec.sized_for.as_ref().map(|sized| sized.layers.clone()), Some(vec![22, 10]));
+        assert_ne!(split.specification, even.specification);
+        assert_eq!(value(&split, "--mmproj"), None);
+        let other = planned(llama, &[21, 11], None, false);
+        assert_ne!(split.specification, other.specification);
+        let part = planned(llama, &[20], None, false);
+        assert_eq!((value(&part, "-ngl").as_deref(), part.host_layers), (Some("21"), 12));
+        let apart = planned(llama, &[], Some(1), true);
+        assert_eq!(
+            (value(&apart, "--device").as_deref(), value(&apart, "--mmproj-device").as_deref()),
+            (Some("CUDA0"), Some("CUDA1"))
+        );
+        assert_eq!(apart.vision.as_ref(), apart.accelerators.get(1));
+        let path = value(&apart, "--mmproj").expect("loaded");
+        let model = value(&apart, "--model").expect("loaded");
+        assert_eq!(path.strip_suffix("mmproj-f16.gguf"), model.strip_suffix("coder.gguf"));
+        let stages = planned(EngineKind::Vllm, &[22, 10], None, false);
+        assert_eq!(stages.env.get("VLLM_PP_LAYER_PARTITION").map(String::as_str), Some("22,10"));
+        assert_eq!(value(&stages, "--pipeline-parallel-size").as_deref(), Some("2"));
     }
 }

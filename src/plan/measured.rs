@@ -28,21 +28,26 @@ impl Measurement {
         facts: Option<&NodeFacts>,
         calibrations: &Calibrations,
     ) -> Self {
-        let device = placed.accelerators.first().and_then(|uuid| Some((facts?.accelerator(uuid)?, facts?)));
+        let known = |uuid: &String| Some(accelerator_kind(facts?.accelerator(uuid)?, facts?));
+        // Each kind once, in rank order.
+        let mut kinds: Vec<String> = placed.accelerators.iter().filter_map(known).collect();
+        kinds.dedup();
         let sized_for = SizedFor {
             revision: candidate.revision.clone(),
             engine_version: placed.engine_version.clone(),
-            accelerator: device.map(|(device, node)| accelerator_kind(device, node)),
+            accelerator: Some(kinds.join(" + ")).filter(|kinds| !kinds.is_empty()),
             kv_dtype: model.kv_dtype.as_ref().map(|dtype| dtype.value),
             context: placed.context,
             concurrency: model.concurrency.value,
             per_accelerator: placed.per_accelerator.iter().map(parts).collect(),
+            layers: placed.layers.clone(),
             host: parts(&placed.host),
         };
         let demand = demand(&sized_for, placed.engine, placed.tensor_parallel, placed.pipeline_parallel);
         let measured = calibrations.exact(ran(&sized_for), &demand).cloned();
         // Where nothing is known, the estimate is what is planned.
-        let known = calibrations.like(ran(&sized_for), &demand).next().is_some();
+        let even = placed.layers.is_empty() && placed.vision.is_none();
+        let known = even && calibrations.like(ran(&sized_for), &demand).next().is_some();
         let estimate = known.then(|| footprint(&candidate.variant, &demand).ok()).flatten();
         Self { estimate, measured, sized_for }
     }
@@ -73,7 +78,7 @@ fn parts(memory: &PlacedMemory) -> PlannedParts {
 }
 
 fn ran(sized_for: &SizedFor) -> Ran<'_> {
-    Ran { revision: &sized_for.revision, accelerator: sized_for.accelerator.as_deref() }
+    Ran { revision: &sized_for.revision, accelerator: sized_for.accelerator.as_deref(), layers: &sized_for.layers }
 }
 
 fn demand(sized_for: &SizedFor, engine: EngineKind, tensor_parallel: u32, pipeline_parallel: u32) -> Demand<'_> {

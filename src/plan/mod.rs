@@ -3,8 +3,8 @@
 //! In: desired state, inventory, placement. Out: `Plan`, the same bytes for the same input; what to confirm; what
 //! moved since a plan was saved; the events of an apply.
 //! The way: `specify` and `ports` say what should run, `observe` what runs, `diff` what differs and `reason` why,
-//! `schedule` and `fetch` what waits for what, `gate` and `protect` what may not be done, `route` how weights come. `check` shares no code
-//! with them.
+//! `schedule` and `fetch` what waits for what, `gate`, `protect` and `hold` what may not be done or has to wait, `route`
+//! how weights come. `check` shares no code with them.
 //! May import: base, config, weights, engine, inventory, sizing, placement. Pure.
 
 mod build;
@@ -19,6 +19,7 @@ mod events;
 mod fetch;
 mod gate;
 mod guard;
+mod hold;
 mod ids;
 mod input;
 mod launch;
@@ -41,9 +42,12 @@ mod tests;
 #[cfg(test)]
 mod tests_measured;
 #[cfg(test)]
+mod tests_policies;
+#[cfg(test)]
 mod tests_routes;
 #[cfg(test)]
 mod tests_trust;
+mod window;
 
 pub use build::plan;
 pub use check::check;
@@ -55,8 +59,9 @@ pub use drift::{decay, drift};
 pub use events::{Event, Outcome, StepEnd};
 pub use fetch::only_fetches;
 pub use guard::{disk_of, guards, loads_onto, memory_taken, stale, touched};
+pub use hold::{APPROVAL_MS, held_now, moves, step_key};
 pub use ids::{FOREIGN, NOT_PLACED, PLAN_DIAGNOSTICS};
-pub use input::{Limits, ObservedSpecs, PlanInput, unreachable_nodes};
+pub use input::{Limits, Moment, ObservedSpecs, PlanInput, unreachable_nodes};
 pub use observe::{Observed, observe};
 pub use ports::DEFAULT_RANGE as DEFAULT_PORTS;
 pub use select::{SelectError, Selection};

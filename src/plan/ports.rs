@@ -27,11 +27,13 @@ pub(super) fn assign(
     for (index, instance) in instances.iter().enumerate() {
         by_node.entry(instance.node.clone()).or_default().push(index);
     }
+    let mut found: BTreeMap<&str, Vec<&Observed>> = BTreeMap::new();
+    observed.iter().for_each(|o| found.entry(&o.node).or_default().push(o));
     let mut without = Vec::new();
     for (node, members) in by_node {
         let range = desired.nodes.get(&node).map_or(DEFAULT_RANGE, |configured| configured.ports);
         let facts = inventory.node(&node);
-        let here: Vec<&Observed> = observed.iter().filter(|o| o.node == node).collect();
+        let here = found.remove(node.as_str()).unwrap_or_default();
         let ours: BTreeSet<u16> = here.iter().filter(|o| o.alive).flat_map(|o| ports_of(o)).collect();
         let foreign: BTreeSet<u16> = facts
             .map(|facts| facts.ports_in_use.iter().copied().filter(|port| !ours.contains(port)).collect())

@@ -1,6 +1,6 @@
 //! Why a step is there, in a word of the closed list and in a sentence that names the place.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::input::labels_of;
 use super::{Because, Observed, PlanInput, PlannedInstance};
@@ -8,15 +8,56 @@ use crate::base::Place;
 use crate::config::{LabelIs, Model};
 use crate::engine::names_internal_port;
 use crate::inventory::InstanceSpec;
+use crate::placement::{NodeSupply, Victim, denied};
 
 /// What reasons are found in.
 pub(super) struct Situation<'a> {
-    pub input: &'a PlanInput<'a>,
-    pub planned: &'a [PlannedInstance],
-    pub observed: &'a [Observed],
+    input: &'a PlanInput<'a>,
+    /// What runs, by model.
+    observed: BTreeMap<&'a str, Vec<&'a Observed>>,
+    /// The first that runs of a replica.
+    replicas: BTreeMap<(&'a str, u32), &'a Observed>,
+    /// What shall run, by model and replica.
+    successors: BTreeMap<(&'a str, u32), &'a PlannedInstance>,
+    /// What shall run and does not yet, by node.
+    newcomers: BTreeMap<&'a str, Vec<&'a PlannedInstance>>,
+    /// What loses its place to higher ranks, by instance and node.
+    victims: BTreeMap<(&'a str, &'a str), &'a Victim>,
 }
 
-impl Situation<'_> {
+impl<'a> Situation<'a> {
+    /// Of what shall run and what runs.
+    pub fn of(input: &'a PlanInput<'a>, planned: &'a [PlannedInstance], observed: &'a [Observed]) -> Self {
+        let mut this = Self {
+            input,
+            observed: BTreeMap::new(),
+            replicas: BTreeMap::new(),
+            successors: BTreeMap::new(),
+            newcomers: BTreeMap::new(),
+            victims: BTreeMap::new(),
+        };
+        for victim in &input.placement.victims {
+            this.victims.entry((&victim.instance, &victim.node)).or_insert(victim);
+        }
+        for o in observed {
+            this.observed.entry(&o.model).or_default().push(o);
+            this.replicas.entry((&o.model, o.replica)).or_insert(o);
+        }
+        let runs: BTreeSet<(&str, &str)> = observed.iter().map(|o| (o.instance.as_str(), o.node.as_str())).collect();
+        for instance in planned {
+            this.successors.entry((&instance.model, instance.replica)).or_insert(instance);
+            if !runs.contains(&(instance.instance.as_str(), instance.node.as_str())) {
+                this.newcomers.entry(&instance.node).or_default().push(instance);
+            }
+        }
+        this
+    }
+
+    /// How many of a model run.
+    fn running(&self, model: &str) -> usize {
+        self.observed.get(model).map_or(0, Vec::len)
+    }
+
     fn model(&self, name: &str) -> Option<&Model> {
         self.input.desired.models.get(name)
     }
@@ -27,11 +68,11 @@ impl Situation<'_> {
             return (Because::Added, "declared".to_owned());
         };
         let place = model.name.place.short();
-        let elsewhere = self.observed.iter().find(|o| o.model == instance.model && o.replica == instance.replica);
+        let elsewhere = self.replicas.get(&(instance.model.as_str(), instance.replica));
         if let Some(old) = elsewhere.filter(|old| !self.input.desired.nodes.contains_key(&old.node)) {
             return (Because::Config, format!("node \"{}\" of this replica is no longer in the config", old.node));
         }
-        let others = self.observed.iter().filter(|o| o.model == instance.model).count();
+        let others = self.running(&instance.model);
         if others == 0 {
             return (Because::Added, format!("{place} model \"{}\"", instance.model));
         }
@@ -129,7 +170,7 @@ impl Situation<'_> {
             return (Because::Removed, format!("model \"{}\" is no longer in the config", old.model));
         };
         let place = model.name.place.short();
-        if let Some(successor) = self.planned.iter().find(|p| p.model == old.model && p.replica == old.replica) {
+        if let Some(successor) = self.successors.get(&(old.model.as_str(), old.replica)) {
             if !self.input.desired.nodes.contains_key(&old.node) {
                 return (Because::Removed, format!("node \"{}\" is no longer in the config", old.node));
             }
@@ -139,7 +180,7 @@ impl Situation<'_> {
             return (Because::Removed, format!("node \"{}\" is no longer in the config", old.node));
         }
         if old.replica >= model.replicas.max {
-            let running = self.observed.iter().filter(|o| o.model == old.model).count();
+            let running = self.running(&old.model);
             return (Because::Config, format!("{place} replicas {running} -> {}", model.replicas.max));
         }
         if let Some(found) = self.place_lost(old) {
@@ -149,7 +190,13 @@ impl Situation<'_> {
             return found;
         }
         let why = self.input.placement.unplaced.iter().find(|u| u.model == old.model);
-        match why.and_then(|u| u.reasons.iter().find(|r| r.node == old.node || r.node == "*")) {
+        let like: BTreeSet<&str> = self.input.placement.like(&old.node).iter().map(String::as_str).collect();
+        let here =
+            |r: &&crate::placement::Reason| r.node == old.node || r.node == "*" || like.contains(r.node.as_str());
+        match why.and_then(|u| u.reasons.iter().find(here)) {
+            Some(reason) if matches!(reason.constraint.as_str(), "quota" | "deny") => {
+                (Because::Policy, reason.text.clone())
+            }
             Some(reason) => (Because::Config, format!("{place} no longer fits here: {}", reason.text)),
             None => (Because::Config, format!("{place} has no place any more")),
         }
@@ -177,7 +224,28 @@ impl Situation<'_> {
         if let Some(hold) = self.input.inventory.member.holds.iter().find(|hold| hold.node == old.node) {
             return Some((Because::Drain, format!("`{}` is cordoned: {}", hold.node, hold.reason)));
         }
+        if let Some(why) = self.denied(old) {
+            return Some((Because::Policy, why));
+        }
         self.ruled_out(old).map(|why| (Because::Config, why))
+    }
+
+    /// Whether a policy denies the place where something runs.
+    fn denied(&self, old: &Observed) -> Option<String> {
+        let model = self.model(&old.model)?;
+        let node = self.input.desired.nodes.get(&old.node)?;
+        let candidates = self.input.candidates.get(&old.model).and_then(|found| found.as_ref().ok());
+        let gated = candidates.and_then(|list| list.iter().find(|c| c.label == old.variant)).and_then(|c| c.gated);
+        let mut labels = self.input.inventory.node(&old.node).map(|facts| facts.labels.clone()).unwrap_or_default();
+        labels.extend(node.labels.clone());
+        let place = NodeSupply {
+            name: old.node.clone(),
+            labels,
+            spot: node.extras.spot,
+            site: node.extras.site.as_ref().map(|site| site.value.clone()),
+            ..NodeSupply::default()
+        };
+        denied(self.input.desired, model, old.engine, &place, gated).map(|found| found.text)
     }
 
     /// Whether the config no longer lets this model run where it runs.
@@ -209,15 +277,15 @@ impl Situation<'_> {
     fn taken_by(&self, old: &Observed, model: &str) -> Option<(Because, String)> {
         let rank = |name: &str| self.model(name).map_or(0, |m| m.priority.rank);
         let own = rank(model);
-        let newcomer = self
-            .planned
-            .iter()
-            .filter(|p| p.node == old.node && p.model != model && rank(&p.model) > own)
+        let newcomers = self.newcomers.get(old.node.as_str()).into_iter().flatten();
+        let newcomer = newcomers
+            .filter(|p| p.model != model && rank(&p.model) > own)
             .filter(|p| if old.accelerators.is_empty() { p.accelerators.is_empty() } else { shares(p, old) })
-            .filter(|p| !self.observed.iter().any(|o| o.instance == p.instance && o.node == p.node))
             .max_by(|a, b| rank(&a.model).cmp(&rank(&b.model)).then_with(|| b.instance.cmp(&a.instance)))?;
         let text =
             format!("`{}` (rank {}) needs the place, `{model}` has rank {own}", newcomer.model, rank(&newcomer.model));
+        let known = self.victims.get(&(old.instance.as_str(), old.node.as_str()));
+        let text = known.map_or(text.clone(), |victim| format!("{text}; {}", victim.why));
         Some((Because::Preempted, text))
     }
 }

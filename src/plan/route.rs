@@ -4,7 +4,7 @@
 //! A way between nodes is taken only where it was measured. Measured figures wobble: they count in steps of 1, 2, 5, 10,
 //! …, rounded down, so that the same network gives the same plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::diff::Draft;
 use super::input::labels_of;
@@ -56,6 +56,7 @@ struct Holder {
 /// Chooses the way of every fetch that is left after the gates, says why, estimates how long it takes, and shares out
 /// the limit of the policies.
 pub(super) fn choose(drafts: &mut [Draft], input: &PlanInput<'_>, limit: Option<u64>) {
+    let ways = Ways::of(input);
     let mut sets: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (index, draft) in drafts.iter().enumerate() {
         if let Some(planned) = draft.step.fetch.as_ref().filter(|_| draft.step.verb == Verb::Fetch) {
@@ -63,29 +64,65 @@ pub(super) fn choose(drafts: &mut [Draft], input: &PlanInput<'_>, limit: Option<
         }
     }
     for (revision, mut fetches) in sets {
-        let mut holders = present(&revision, input);
+        let mut holders = ways.present(&revision);
         // Who brings a set from outside the cluster is first one that needs nobody for it.
         let relayed = |draft: &Draft| !draft.step.fetch.as_ref().is_some_and(|p| matches!(p.from, FetchFrom::Hub(_)));
         fetches.sort_by(|a, b| {
             (relayed(&drafts[*a]), &drafts[*a].step.node).cmp(&(relayed(&drafts[*b]), &drafts[*b].step.node))
         });
         for index in fetches {
-            let holder = one(drafts, index, &mut holders, input, limit);
+            let holder = one(drafts, index, &mut holders, input, &ways, limit);
             holders.extend(holder);
         }
     }
-    share(drafts, input, limit);
+    share(drafts, &ways, limit);
 }
 
-/// The nodes that have all files of a set and may send them.
-fn present(revision: &str, input: &PlanInput<'_>) -> Vec<Holder> {
-    let nodes = input.inventory.nodes.iter().filter(|node| may_send(&node.name, input));
-    nodes
-        .filter_map(|node| {
-            let found = node.weights.iter().find(|found| found.revision == *revision && found.complete)?;
-            Some(Holder { node: node.name.clone(), folder: found.path.clone()?, draft: None, free_ms: 0 })
-        })
-        .collect()
+/// What was measured between nodes, and which of them have what.
+struct Ways<'a> {
+    /// Bytes per second by the two nodes' names in ascending order, rounded down.
+    rates: BTreeMap<(&'a str, &'a str), u64>,
+    /// Nodes that have all files of a set and may send them, with the folder, by revision.
+    holders: BTreeMap<&'a str, Vec<(&'a str, Option<&'a str>)>>,
+}
+
+impl<'a> Ways<'a> {
+    fn of(input: &PlanInput<'a>) -> Self {
+        let mut this = Self { rates: BTreeMap::new(), holders: BTreeMap::new() };
+        for link in input.inventory.links.iter().filter(|link| link.measured) {
+            let rate = link.bandwidth_bytes_per_s.map(rounded).filter(|rate| *rate > 0);
+            let known = this.rates.entry(in_order(&link.from, &link.to)).or_default();
+            *known = rate.map_or(*known, |rate| rate.max(*known));
+        }
+        for node in input.inventory.nodes.iter().filter(|node| may_send(&node.name, input)) {
+            for found in node.weights.iter().filter(|found| found.complete) {
+                let holders = this.holders.entry(&found.revision).or_default();
+                // The first entry of a set counts.
+                if holders.last().is_none_or(|(last, _)| *last != node.name) {
+                    holders.push((&node.name, found.path.as_deref()));
+                }
+            }
+        }
+        this
+    }
+
+    /// The nodes that have all files of a set and may send them.
+    fn present(&self, revision: &str) -> Vec<Holder> {
+        let holder = |(node, folder): &(&str, Option<&str>)| {
+            Some(Holder { node: (*node).to_owned(), folder: (*folder)?.to_owned(), draft: None, free_ms: 0 })
+        };
+        self.holders.get(revision).into_iter().flatten().filter_map(holder).collect()
+    }
+
+    /// What was measured between two nodes, rounded down; `None` where they were not seen to meet. The second one
+    /// connects: where only the other direction was tried, the plan holds another way besides.
+    fn between(&self, one: &str, other: &str) -> Option<u64> {
+        self.rates.get(&in_order(one, other)).copied().filter(|rate| *rate > 0)
+    }
+}
+
+fn in_order<'a>(one: &'a str, other: &'a str) -> (&'a str, &'a str) {
+    if one <= other { (one, other) } else { (other, one) }
 }
 
 /// Whether a node may be asked to send: it answers, nobody left it out, and others know an address of it.
@@ -102,6 +139,7 @@ fn one(
     index: usize,
     holders: &mut [Holder],
     input: &PlanInput<'_>,
+    ways: &Ways<'_>,
     limit: Option<u64>,
 ) -> Option<Holder> {
     let limited = |rate: u64| limit.map_or(rate, |limit| rate.min(limit));
@@ -110,7 +148,7 @@ fn one(
     let outside = limited(EXPECTED_BYTES_PER_S);
     let mut best: Option<(u64, u64, usize)> = None;
     for (position, holder) in holders.iter().enumerate().filter(|(_, holder)| holder.node != step.node) {
-        let Some(rate) = between(&holder.node, &step.node, input).map(limited) else { continue };
+        let Some(rate) = ways.between(&holder.node, &step.node).map(limited) else { continue };
         // What is brought into the cluster first and then sent on costs time: only a faster way is worth that.
         if if holder.draft.is_some() { rate <= outside } else { rate < outside } {
             continue;
@@ -164,14 +202,6 @@ fn outside_because(from: &FetchFrom, node: &str, input: &PlanInput<'_>) -> Strin
     }
 }
 
-/// What was measured between two nodes, rounded down; `None` where they were not seen to meet. The second one connects:
-/// where only the other direction was tried, the plan holds another way besides.
-fn between(one: &str, other: &str, input: &PlanInput<'_>) -> Option<u64> {
-    let joins = |from: &str, to: &str| (from, to) == (one, other) || (from, to) == (other, one);
-    let met = input.inventory.links.iter().filter(|link| link.measured && joins(&link.from, &link.to));
-    met.filter_map(|link| link.bandwidth_bytes_per_s).map(rounded).filter(|rate| *rate > 0).max()
-}
-
 /// The largest of 1, 2, 5, 10, 20, 50, … that is not above.
 fn rounded(rate: u64) -> u64 {
     let power = 10_u64.pow(rate.checked_ilog10().unwrap_or(0));
@@ -190,9 +220,9 @@ fn takes_ms(bytes: u64, bytes_per_s: u64) -> u64 {
 
 /// Gives every fetch its part of the limit, and its estimate. As many fetches run at the same time as there are fetches
 /// that no other one waits for: each waits for at most one.
-fn share(drafts: &mut [Draft], input: &PlanInput<'_>, limit: Option<u64>) {
+fn share(drafts: &mut [Draft], ways: &Ways<'_>, limit: Option<u64>) {
     let is_fetch = |draft: &Draft| draft.step.verb == Verb::Fetch;
-    let waited: Vec<usize> =
+    let waited: BTreeSet<usize> =
         drafts.iter().filter(|draft| is_fetch(draft)).flat_map(|draft| draft.needs.iter().copied()).collect();
     let at_once = (0..drafts.len()).filter(|index| is_fetch(&drafts[*index]) && !waited.contains(index)).count();
     let part = limit.map(|limit| (limit / (at_once.max(1) as u64)).max(1));
@@ -201,7 +231,7 @@ fn share(drafts: &mut [Draft], input: &PlanInput<'_>, limit: Option<u64>) {
         let Some(planned) = &mut step.fetch else { continue };
         planned.limit_bytes_per_s = part;
         let rate = match &planned.from {
-            FetchFrom::Node { node, .. } => between(node, &step.node, input).unwrap_or(EXPECTED_BYTES_PER_S),
+            FetchFrom::Node { node, .. } => ways.between(node, &step.node).unwrap_or(EXPECTED_BYTES_PER_S),
             FetchFrom::Folder(_) | FetchFrom::Hub(_) | FetchFrom::Relay(_) => EXPECTED_BYTES_PER_S,
         };
         step.estimated_ms = Some(takes_ms(step.download_bytes, part.map_or(rate, |part| part.min(rate))));

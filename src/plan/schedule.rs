@@ -129,9 +129,17 @@ impl Scheduler<'_> {
         let mut usage = self.before.clone();
         let mut taken = Amounts::new();
         let mut freed: BTreeMap<Resource, Vec<(usize, u64)>> = BTreeMap::new();
-        let mut pending: BTreeSet<(u8, usize)> =
+        let all: BTreeSet<Turn> =
             (0..self.drafts.len()).map(|index| (turn(self.drafts[index].step.verb), index)).collect();
-        while let Some(index) = self.next(&mut pending, &usage) {
+        let of = |may: &dyn Fn(usize) -> bool| all.iter().copied().filter(|(_, index)| may(*index)).collect();
+        let mut queue = Queue {
+            interruptible: of(&|index| self.may_interrupt(index)),
+            splittable: of(&|index| self.may_split(index)),
+            open: all.clone(),
+            pending: all,
+            waits: BTreeMap::new(),
+        };
+        while let Some(index) = self.next(&mut queue, &usage) {
             let needs = self.freed_first(index, &mut taken, &freed);
             self.drafts[index].needs.extend(needs);
             let effect = &self.effects[index];
@@ -142,44 +150,58 @@ impl Scheduler<'_> {
                 let left = usage.entry(resource.clone()).or_default();
                 *left = left.saturating_sub(*bytes);
                 freed.entry(resource.clone()).or_default().push((index, *bytes));
+                queue.wake(resource);
             }
         }
     }
 
     /// The next draft that fits; where none does, a move is made to interrupt, or one is split.
-    fn next(&mut self, pending: &mut BTreeSet<(u8, usize)>, usage: &Amounts) -> Option<usize> {
+    fn next(&mut self, queue: &mut Queue, usage: &Amounts) -> Option<usize> {
         loop {
-            if let Some(found) = pending.iter().copied().find(|(_, index)| self.fits(*index, usage)) {
-                pending.remove(&found);
-                return Some(found.1);
-            }
-            let first = pending.first().copied()?;
-            if let Some((_, index)) = pending.iter().copied().find(|(_, index)| self.may_interrupt(*index)) {
-                self.drafts[index].step.interrupts = true;
-                self.effects[index] = self.effect(&self.drafts[index]);
-                if self.fits(index, usage) {
-                    continue;
+            while let Some(found) = queue.open.pop_first() {
+                match self.lacks(found.1, usage) {
+                    None => {
+                        queue.pending.remove(&found);
+                        return Some(found.1);
+                    }
+                    Some(resource) => queue.waits.entry(resource.clone()).or_default().push(found),
                 }
             }
-            if let Some(found) = pending.iter().copied().find(|(_, index)| self.may_split(*index)) {
-                pending.remove(&found);
+            let first = queue.pending.first().copied()?;
+            if let Some(found) = pop(&mut queue.interruptible, &queue.pending) {
+                let index = found.1;
+                self.drafts[index].step.interrupts = true;
+                self.effects[index] = self.effect(&self.drafts[index]);
+                let Some(resource) = self.lacks(index, usage) else {
+                    queue.open.insert(found);
+                    continue;
+                };
+                queue.waits.entry(resource.clone()).or_default().push(found);
+            }
+            if let Some(found) = pop(&mut queue.splittable, &queue.pending) {
+                queue.pending.remove(&found);
                 for index in self.split(found.1) {
-                    pending.insert((turn(self.drafts[index].step.verb), index));
+                    let part = (turn(self.drafts[index].step.verb), index);
+                    queue.pending.insert(part);
+                    queue.open.insert(part);
                 }
                 continue;
             }
             // Nothing helps: it asks for more than there is beside what keeps running. It is not done.
-            pending.remove(&first);
+            queue.pending.remove(&first);
             self.overflow.insert(first.1);
             return Some(first.1);
         }
     }
 
-    fn fits(&self, index: usize, usage: &Amounts) -> bool {
-        self.effects[index].takes.iter().filter(|(_, bytes)| **bytes > 0).all(|(resource, bytes)| {
-            let used = usage.get(resource).copied().unwrap_or(0);
-            self.capacity.get(resource).is_none_or(|capacity| used.saturating_add(*bytes) <= *capacity)
-        })
+    /// Of what a draft takes more than there is left; `None` where it fits.
+    fn lacks(&self, index: usize, usage: &Amounts) -> Option<&Resource> {
+        let takes = self.effects[index].takes.iter().filter(|(_, bytes)| **bytes > 0);
+        let mut lacking = takes.filter(|(resource, bytes)| {
+            let used = usage.get(*resource).copied().unwrap_or(0);
+            self.capacity.get(*resource).is_some_and(|capacity| used.saturating_add(**bytes) > *capacity)
+        });
+        lacking.next().map(|(resource, _)| resource)
     }
 
     fn may_interrupt(&self, index: usize) -> bool {
@@ -268,6 +290,34 @@ impl Scheduler<'_> {
             }
         }
     }
+}
+
+/// A draft that is not done, in the order in which they are tried.
+type Turn = (u8, usize);
+
+/// Drafts that are not done.
+struct Queue {
+    /// All of them.
+    pending: BTreeSet<Turn>,
+    /// Those that may fit. The others wait for something of which there is too little.
+    open: BTreeSet<Turn>,
+    waits: BTreeMap<Resource, Vec<Turn>>,
+    /// Those that may be made to interrupt, and those that may be split; done ones are passed over.
+    interruptible: BTreeSet<Turn>,
+    splittable: BTreeSet<Turn>,
+}
+
+impl Queue {
+    /// Some of a resource is free again.
+    fn wake(&mut self, resource: &Resource) {
+        let waiting = self.waits.remove(resource).into_iter().flatten();
+        self.open.extend(waiting.filter(|draft| self.pending.contains(draft)));
+    }
+}
+
+/// The first of these that is not done.
+fn pop(from: &mut BTreeSet<Turn>, pending: &BTreeSet<Turn>) -> Option<Turn> {
+    std::iter::from_fn(|| from.pop_first()).find(|draft| pending.contains(draft))
 }
 
 /// Whether `from` waits, directly or not, for `to`.

@@ -39,6 +39,10 @@ struct Specification<'a> {
     image: Option<&'a str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     modules: Vec<&'a str>,
+    #[serde(skip_serializing_if = "<[u32]>::is_empty")]
+    layers: &'a [u32],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vision: Option<Option<usize>>,
 }
 
 #[derive(Serialize)]
@@ -172,6 +176,8 @@ pub(super) fn specify(
         env: &env,
         image,
         modules: modules.iter().map(|module| module.value.as_str()).collect(),
+        layers: &placed.layers,
+        vision: launch::loads_projector(placed, model).then_some(placed.vision),
     })
     .to_string();
     let cluster = &desired.cluster.name.value;
@@ -202,6 +208,9 @@ pub(super) fn specify(
         accelerators: placed.accelerators.clone(),
         tensor_parallel: placed.tensor_parallel,
         pipeline_parallel: placed.pipeline_parallel,
+        layers: placed.layers.clone(),
+        host_layers: host_layers(placed, candidate),
+        vision: placed.vision.and_then(|at| placed.accelerators.get(at).cloned()),
         context: placed.context,
         concurrency,
         memory,
@@ -215,6 +224,12 @@ pub(super) fn specify(
         better: placed.better.clone(),
         spec: Box::new(spec),
     })
+}
+
+/// Layers that are in host memory although there are accelerators.
+fn host_layers(placed: &Placed, candidate: &Candidate) -> u32 {
+    let held: u32 = placed.layers.iter().sum();
+    if held == 0 { 0 } else { candidate.variant.architecture.layers.saturating_sub(held) }
 }
 
 fn memory(placed: &Placed) -> Memory {

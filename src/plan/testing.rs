@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Limits, ObservedSpecs, Plan, PlanInput, Verb, plan};
+use super::{Limits, Moment, ObservedSpecs, Plan, PlanInput, Verb, plan};
 use crate::base::{Digest, EngineKind, GIB, InstanceState, Place, Spanned, WeightFormat};
 use crate::config::{
     Cluster, Connection, Desired, Model, Node, Objective, PlaceRules, Policies, Priority, Replicas, Reserve, Source,
@@ -65,6 +65,7 @@ pub struct World {
     pub placement: Placement,
     pub limits: Limits,
     pub drain: BTreeSet<String>,
+    pub moment: Moment,
 }
 
 pub fn uuid(node: &str, index: u32) -> String {
@@ -102,6 +103,7 @@ impl World {
             placement: placement(Vec::new()),
             limits: Limits::default(),
             drain: BTreeSet::new(),
+            moment: Moment { unix_ms: 1_796_000_000_000, live: true },
         }
     }
 
@@ -137,6 +139,7 @@ impl World {
             limits: self.limits.clone(),
             drain: self.drain.clone(),
             pauses: Vec::new(),
+            moment: self.moment,
             warnings: Vec::new(),
         }
     }
@@ -210,6 +213,7 @@ impl World {
             engine: spec.engine,
             variant: spec.variant.clone(),
             accelerators: spec.accelerators.clone(),
+            layers: spec.sized_for.as_ref().map(|sized| sized.layers.clone()).unwrap_or_default(),
             port: spec.port,
             state: InstanceState::Ready,
             running: true,
@@ -320,11 +324,14 @@ fn candidate(wish: &Wish) -> Candidate {
             tensors: Tensors::default(),
             architecture: architecture(),
             quantisation: None,
+            projector: None,
             notes: Vec::new(),
         },
         revision: Digest::of(format!("{} {} {}", wish.name, wish.variant, wish.weights).as_bytes()).to_string(),
         files: vec![FetchFile { name: "model.safetensors".to_owned(), size_bytes: bytes, sha256: None }],
+        projector: None,
         origin: Origin::Controller { folder: format!("/srv/models/{}", wish.name) },
+        gated: None,
     }
 }
 
@@ -373,6 +380,9 @@ fn placed((name, replica, node, cards, gib): &Spot, wishes: &[Wish]) -> Placed {
         tensor_parallel: cards.len() as u32,
         pipeline_parallel: 1,
         context: wish.context,
+        layers: Vec::new(),
+        vision: None,
+        elsewhere: Vec::new(),
         per_accelerator: vec![memory; cards.len()],
         host: PlacedMemory { overhead_bytes: GIB, capacity_bytes: 100 * GIB, ..Default::default() },
         because: "best quality that fits".to_owned(),
@@ -382,7 +392,9 @@ fn placed((name, replica, node, cards, gib): &Spot, wishes: &[Wish]) -> Placed {
 
 fn placement(instances: Vec<Placed>) -> Placement {
     Placement {
+        alike: Vec::new(),
         instances,
+        egress: Vec::new(),
         unplaced: Vec::new(),
         solver: SolverReport {
             status: "optimal".to_owned(),
@@ -393,6 +405,7 @@ fn placement(instances: Vec<Placed>) -> Placement {
         },
         considered: Vec::new(),
         variants: Vec::new(),
+        victims: Vec::new(),
         notes: Vec::new(),
     }
 }

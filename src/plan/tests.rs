@@ -120,16 +120,6 @@ fn what_is_kept_leaves_no_room_and_the_newcomer_is_blocked() {
 }
 
 #[test]
-fn policies_that_cannot_be_enforced_refuse_the_whole_apply() {
-    let mut world = coder_runs();
-    world.desired.policies.moves_per_hour = Some(Spanned::new(4, at("policies/lab.kdl", 7)));
-    let plan = world.plan();
-    assert_eq!((plan.blocked[0].model.as_str(), plan.blocked[0].policy.as_str()), ("*", "limit moves-per-hour"));
-    assert!(plan.blocked[0].remedy.starts_with("policies/lab.kdl:7: "));
-    assert_eq!(consent(&plan)[0].strength, Strength::RefusedWhole);
-}
-
-#[test]
 fn ports_that_others_use_are_walked_around_and_a_bad_range_is_a_warning() {
     let mut world = World::new(&[("ada-1", 2)]);
     world.node("ada-1").ports_in_use = vec![22, 20000, 20002];
@@ -188,6 +178,23 @@ fn a_higher_rank_takes_the_place_after_its_weights_have_come() {
     let mut world = coder_runs();
     let wishes = [Wish::new("coder", 12), Wish { rank: 100, ..Wish::new("llava", 20) }];
     world.want(&wishes, &[("llava", 0, "ada-1", vec![0], 18)]);
+    // What placement knows of the choice is told as well.
+    let mut known = world.clone();
+    let (node, running) =
+        known.inventory.nodes.iter().find_map(|n| Some((n.name.clone(), n.instances.first()?))).unwrap();
+    known.placement.victims = vec![crate::placement::Victim {
+        model: "coder".into(),
+        replica: 0,
+        instance: running.instance.clone(),
+        node,
+        rank: 0,
+        by: vec!["llava".into()],
+        load_ms: None,
+        live_sessions: 0,
+        why: "one instance of rank 0 is the fewest that makes room".into(),
+    }];
+    let detail = known.plan().steps.into_iter().find(|step| step.because == Because::Preempted).unwrap().detail;
+    assert!(detail.ends_with("has rank 0; one instance of rank 0 is the fewest that makes room"), "{detail}");
     let plan = world.converge();
     let expected = [
         (Verb::Fetch, "llava", Because::Added),
@@ -367,6 +374,10 @@ fn a_node_that_left_the_config_is_emptied_after_its_replica_runs_elsewhere() {
     assert_eq!(plan.steps[2].after, [2]);
 }
 
+fn put_off(model: &str, node: &str, reason: &str, verb: Verb) -> Deferred {
+    Deferred { model: model.into(), node: node.into(), reason: reason.into(), verb: Some(verb), from_node: None }
+}
+
 #[test]
 fn unreachable_and_unselected_nodes_are_put_off_by_name() {
     let mut world = coder_runs();
@@ -375,11 +386,11 @@ fn unreachable_and_unselected_nodes_are_put_off_by_name() {
     world.limits.exclude = Some(Selection::parse("ada-2").unwrap());
     let plan = world.plan();
     assert_eq!(verbs(&plan), [(Verb::Change, "coder", Because::Config)]);
-    assert_eq!(plan.deferred, [Deferred { model: "b".into(), node: "ada-2".into(), reason: "selection".into() }]);
+    assert_eq!(plan.deferred, [put_off("b", "ada-2", "selection", Verb::Start)]);
     world.limits = Limits::default();
     world.node("ada-1").reachable = false;
     let plan = world.plan();
-    assert_eq!(plan.deferred, [Deferred { model: "coder".into(), node: "ada-1".into(), reason: "unreachable".into() }]);
+    assert_eq!(plan.deferred, [put_off("coder", "ada-1", "unreachable", Verb::Change)]);
     assert_eq!(plan.decay[0].kind, "node_unreachable");
     assert_eq!(
         unreachable_nodes(&world.desired, &world.inventory, &Limits::default()),
@@ -418,6 +429,7 @@ fn destroy_stops_what_is_ours_and_nothing_protected() {
         inventory: &world.inventory,
         observed: &world.observed,
         limits: Limits::default(),
+        moment: world.moment,
     });
     assert_eq!(verbs(&plan), [(Verb::Stop, "coder", Because::Removed)]);
     assert_eq!(plan.blocked[0].model, "b");

@@ -317,6 +317,7 @@ fn what_could_run_on_a_node_that_is_away_waits_for_it() {
     world.desired.models.get_mut("coder").unwrap().place.require = vec![Spanned::new(label, place)];
     world.desired.nodes.get_mut("cpu-1").unwrap().labels.clear();
     let away = |node: &str| Reason {
+        alike: 0,
         node: node.into(),
         constraint: "unreachable".into(),
         needed: None,
@@ -334,6 +335,7 @@ fn what_could_run_on_a_node_that_is_away_waits_for_it() {
         required: true,
         reasons: vec![away("ada-1"), away("ada-2"), away("cpu-1")],
         nearest: String::new(),
+        together: Vec::new(),
     }];
     let plan = world.plan();
     let said: Vec<_> = plan.deferred.iter().map(|d| (d.model.as_str(), d.node.as_str(), d.reason.as_str())).collect();

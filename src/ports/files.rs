@@ -41,6 +41,8 @@ pub struct LocalWeights {
     pub folder: String,
     /// Its files, with digests where they are there.
     pub files: Vec<FetchFile>,
+    /// The vision projector beside them.
+    pub projector: Option<FetchFile>,
 }
 
 /// Reads weights on the controller.
