@@ -111,6 +111,7 @@ pub enum Command {
     Show(commands::show::ShowArgs),
     Ask(commands::ask::AskArgs),
     Destroy(commands::destroy::DestroyArgs),
+    Approve(commands::approve::ApproveArgs),
     /// Protect a model: it is not stopped, moved or destroyed
     Protect(commands::protect::ProtectArgs),
     /// Take a model's protection away

@@ -287,16 +287,26 @@ impl Context {
         limits: &Limits,
         drain: &BTreeSet<String>,
     ) -> Result<Planned, Failure> {
-        self.try_plan(config, facts, limits, drain).await?.map_err(|problems| {
-            for one in &problems {
-                let place = match (&one.file, one.line, one.column) {
-                    (Some(file), Some(line), Some(column)) => format!("{file}:{line}:{column}: "),
-                    _ => String::new(),
-                };
-                self.printer.error(&format!("{place}[{}] {}", one.id, one.message), one.hint.as_deref());
-            }
-            Failure::silent(ExitCode::Invalid)
-        })
+        self.try_plan(config, facts, limits, drain).await?.map_err(|problems| self.impossible(&problems))
+    }
+
+    /// The same, with an explanation of one model.
+    pub async fn plan_explaining(&self, config: &Config, facts: &Facts, model: &str) -> Result<Planned, Failure> {
+        let (limits, drain) = (Limits::default(), BTreeSet::new());
+        let planned = self.try_plan_explaining(config, facts, &limits, &drain, Some(model)).await?;
+        planned.map_err(|problems| self.impossible(&problems))
+    }
+
+    /// What makes a plan impossible, on the screen; exit 3.
+    fn impossible(&self, problems: &[Diagnostic]) -> Failure {
+        for one in problems {
+            let place = match (&one.file, one.line, one.column) {
+                (Some(file), Some(line), Some(column)) => format!("{file}:{line}:{column}: "),
+                _ => String::new(),
+            };
+            self.printer.error(&format!("{place}[{}] {}", one.id, one.message), one.hint.as_deref());
+        }
+        Failure::silent(ExitCode::Invalid)
     }
 
     /// As [`Self::plan_draining`]; what makes a plan impossible is returned and not printed.
@@ -306,6 +316,17 @@ impl Context {
         facts: &Facts,
         limits: &Limits,
         drain: &BTreeSet<String>,
+    ) -> Result<Result<Planned, Vec<Diagnostic>>, Failure> {
+        self.try_plan_explaining(config, facts, limits, drain, None).await
+    }
+
+    async fn try_plan_explaining(
+        &self,
+        config: &Config,
+        facts: &Facts,
+        limits: &Limits,
+        drain: &BTreeSet<String>,
+        question: Option<&str>,
     ) -> Result<Result<Planned, Vec<Diagnostic>>, Failure> {
         let candidates = self.candidates(config, &facts.inventory).await;
         let pipeline = Pipeline {
@@ -320,6 +341,7 @@ impl Context {
             drain,
             clock: &self.clock,
             warnings: config.warnings.iter().cloned().chain(self.foreign(config, facts)).collect(),
+            question,
         };
         let problems = pipeline.impossible(facts.inventory.nodes.iter().any(|node| !node.reachable));
         if !problems.is_empty() {

@@ -37,7 +37,10 @@ impl ExitCode {
         (Self::Failure, "any other failure: file, hub, git, network, internal"),
         (Self::Differences, "differences found: plan --detailed-exitcode, drift --detailed-exitcode, fmt --check"),
         (Self::Invalid, "the config, lock or inventory is invalid"),
-        (Self::Infeasible, "infeasible: a model has fewer than its minimum of replicas"),
+        (
+            Self::Infeasible,
+            "infeasible: a model has fewer than its minimum of replicas, or a provider's model no way out",
+        ),
         (Self::Stale, "the saved plan is stale or not applicable"),
         (Self::Leased, "another apply holds the lease"),
         (Self::Refused, "refused by a protection or a policy, or answered no"),

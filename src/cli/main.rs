@@ -63,6 +63,7 @@ async fn dispatch(context: &Context, command: Command) -> Result<ExitCode, Failu
         Command::Show(args) => commands::show::run(context, &args),
         Command::Ask(args) => commands::ask::run(context, &args).await,
         Command::Destroy(args) => commands::destroy::run(context, &args).await,
+        Command::Approve(args) => commands::approve::run(context, &args).await,
         Command::Protect(args) => commands::protect::protect(context, &args).await,
         Command::Unprotect(args) => commands::protect::unprotect(context, &args).await,
         Command::Cordon(args) => commands::cordon::cordon(context, &args).await,

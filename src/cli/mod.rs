@@ -15,6 +15,7 @@ mod printer;
 mod progress;
 mod prompt;
 mod signals;
+mod suppose;
 mod user;
 mod util_linux;
 

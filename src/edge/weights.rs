@@ -107,7 +107,7 @@ impl DiskWeights {
         }
         for weights in found {
             let folder = PathBuf::from(&weights.folder);
-            for file in &mut weights.files {
+            for file in weights.files.iter_mut().chain(&mut weights.projector) {
                 file.sha256 = digests.get(&folder.join(&file.name)).map(Digest::to_string);
             }
         }
@@ -118,7 +118,8 @@ impl DiskWeights {
 /// The files of a variant that are on the disk: the inspection knows their sizes.
 fn present(weights: &LocalWeights) -> impl Iterator<Item = PathBuf> {
     let folder = PathBuf::from(&weights.folder);
-    weights.variant.files.iter().filter(|file| file.size_bytes.is_some()).map(move |file| folder.join(&file.name))
+    let files = weights.variant.files.iter().chain(&weights.variant.projector);
+    files.filter(|file| file.size_bytes.is_some()).map(move |file| folder.join(&file.name))
 }
 
 /// Tells the hashing threads that nobody waits any more.
@@ -152,7 +153,12 @@ fn look(path: &str) -> Result<Vec<LocalWeights>, FilesError> {
     let variants = read_variants(path, &folder, &listing, MAX_TOTAL)?;
     Ok(variants
         .into_iter()
-        .map(|variant| LocalWeights { files: files(&variant), variant, folder: shown.clone() })
+        .map(|variant| LocalWeights {
+            files: variant.files.iter().map(fetched).collect(),
+            projector: variant.projector.as_ref().map(fetched),
+            variant,
+            folder: shown.clone(),
+        })
         .collect())
 }
 
@@ -171,7 +177,7 @@ fn one_file(path: &str, source: &Path) -> Result<(PathBuf, Vec<(String, u64)>), 
     for entry in entries.take(MAX_ENTRIES) {
         let file = entry.map_err(|error| unreadable(path, &error))?.file_name();
         let Some(file) = file.to_str() else { continue };
-        if file == name || (stem.is_some() && shard_stem(file) == stem) {
+        if file == name || (stem.is_some() && shard_stem(file) == stem) || is_gguf_projector(file) {
             names.extend(regular(&folder.join(file)).map(|size| (file.to_owned(), size)));
         }
     }
@@ -250,13 +256,12 @@ fn read_range(path: &Path, offset: u64, length: u64) -> std::io::Result<Vec<u8>>
     Ok(bytes)
 }
 
-fn files(variant: &Variant) -> Vec<FetchFile> {
-    let file = |file: &crate::weights::VariantFile| FetchFile {
-        name: file.name.clone(),
-        size_bytes: file.size_bytes.unwrap_or(0),
-        sha256: None,
-    };
-    variant.files.iter().map(file).collect()
+fn is_gguf_projector(name: &str) -> bool {
+    name.ends_with(".gguf") && crate::weights::is_projector(name)
+}
+
+fn fetched(file: &crate::weights::VariantFile) -> FetchFile {
+    FetchFile { name: file.name.clone(), size_bytes: file.size_bytes.unwrap_or(0), sha256: None }
 }
 
 fn unreadable(path: &str, error: &dyn std::fmt::Display) -> FilesError {

@@ -85,10 +85,13 @@ pub async fn measure(
     notes
 }
 
-/// Asks the nodes that do not know it, or have not for long, whether they reach the hub: a plan needs to know which way
-/// weights can take. Only where a model comes from there. Returns what to tell the user.
+/// Asks the nodes that do not know it, or have not for long, whether they reach the hub, where a model comes from there,
+/// and how far the providers are whose models the config uses: a plan needs to know which way weights can take, and
+/// through which node a provider is reached. Returns what to tell the user.
 pub async fn measure_hub(desired: &Desired, hub: &str, observed: &mut Observed) -> Vec<String> {
-    let wanted: BTreeSet<String> = endpoint_of(hub).filter(|_| uses_hub(desired)).into_iter().collect();
+    let used = desired.provider_models.values().filter_map(|model| desired.providers.get(&model.provider.value));
+    let used = used.filter_map(|provider| endpoint_of(&provider.base_url.value));
+    let wanted: BTreeSet<String> = endpoint_of(hub).filter(|_| uses_hub(desired)).into_iter().chain(used).collect();
     if wanted.is_empty() {
         return Vec::new();
     }

@@ -218,7 +218,9 @@ pub(super) fn candidates_of(source: &LockedSource) -> Vec<Candidate> {
             variant: locked.variant(),
             revision: revision(&files),
             files,
+            projector: locked.projector.as_ref().map(file),
             origin: Origin::Hub { repository: source.repository.clone(), commit: source.commit.clone() },
+            gated: Some(source.gated),
         }
     };
     source.variants.iter().map(candidate).collect()

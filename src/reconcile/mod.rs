@@ -12,6 +12,7 @@ mod observe;
 mod pipeline;
 mod resolve;
 mod sources;
+mod what_if;
 
 pub use links::{Extent, measure, measure_hub};
 pub use lock::{Relock, Relocked, Update, relock};
@@ -20,3 +21,4 @@ pub use observe::{Observed, engine_queries, observe};
 pub use pipeline::{Pipeline, Planned};
 pub use resolve::{Found, ResolveError, look_on_hub};
 pub use sources::{Places, SOURCE_DIAGNOSTICS, find_candidates, on_node_paths, unfetched};
+pub use what_if::{Supposed, suppose};

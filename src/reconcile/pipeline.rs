@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use crate::base::{Diagnostic, Digest, Severity, sort_diagnostics};
 use crate::config::Desired;
 use crate::inventory::{Inventory, NodeFacts};
-use crate::placement::{self, Candidates, Options, Placement, SourceProblem, place};
-use crate::plan::{Limits, ObservedSpecs, Plan, PlanInput, plan};
+use crate::placement::{self, Candidates, Options, Placement, SourceProblem, Why, place_and_keep};
+use crate::plan::{Limits, Moment, ObservedSpecs, Plan, PlanInput, plan};
 use crate::ports::{Clock, Standing};
 
 use super::sources::{NOT_ON_ANY_NODE, too_long};
@@ -36,6 +36,8 @@ pub struct Pipeline<'a> {
     pub clock: &'a dyn Clock,
     /// What to warn of.
     pub warnings: Vec<Diagnostic>,
+    /// A model that is to be explained.
+    pub question: Option<&'a str>,
 }
 
 /// A plan with what it came from.
@@ -46,6 +48,8 @@ pub struct Planned {
     pub plan: Plan,
     /// What the independent checker has against the placement; nothing, unless flock has a fault.
     pub findings: Vec<String>,
+    /// Of the model that was asked about: why it runs where it does, or does not.
+    pub why: Option<Why>,
 }
 
 impl Pipeline<'_> {
@@ -87,10 +91,15 @@ impl Pipeline<'_> {
 
     /// Solves and plans.
     pub fn run(self) -> Planned {
-        let options = Options { drain: self.drain.clone(), ..Options::default() };
+        let mut options = Options { drain: self.drain.clone(), ..Options::default() };
+        // The answer is the same with any number: parts that nothing connects are shared out.
+        options.limits.threads = std::thread::available_parallelism().map_or(1, usize::from);
         let inventory = &*believed(self.inventory);
-        let (placement, problem) = place(self.desired, inventory, self.candidates, &options);
-        let findings = placement::check(&problem, &placement);
+        let (placement, solution) = place_and_keep(self.desired, inventory, self.candidates, &options);
+        let findings = placement::check(&solution.problem, &placement);
+        let why = self
+            .question
+            .and_then(|name| placement::explain(self.desired, inventory, self.candidates, &options, &solution, name));
         let plan = plan(&PlanInput {
             desired: self.desired,
             config_digest: self.config_digest.to_string(),
@@ -101,13 +110,14 @@ impl Pipeline<'_> {
             candidates: self.candidates,
             placement: &placement,
             hub: self.hub,
-            egress: Vec::new(),
+            egress: placement.egress.clone(),
             limits: self.limits.clone(),
             drain: self.drain.clone(),
             pauses: self.pauses(),
+            moment: Moment { unix_ms: self.clock.unix_ms(), live: !self.specs.is_empty() },
             warnings: self.warnings.clone(),
         });
-        Planned { placement, plan, findings }
+        Planned { placement, plan, findings, why }
     }
 }
 

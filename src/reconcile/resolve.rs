@@ -185,7 +185,8 @@ pub async fn pin(
 ) -> Result<LockedSource, ResolveError> {
     let Found { repository: found, variants } = look_on_hub(hub, repository, revision, selector).await?;
     let by_name: BTreeMap<&str, &HubFile> = found.files.iter().map(|file| (file.name.as_str(), file)).collect();
-    let wanted: BTreeSet<String> = variants.iter().flat_map(|v| &v.files).map(|file| file.name.clone()).collect();
+    let files = variants.iter().flat_map(|v| v.files.iter().chain(&v.projector));
+    let wanted: BTreeSet<String> = files.map(|file| file.name.clone()).collect();
     let refused =
         |file: &str, reason| ResolveError::File { repository: found.repository.clone(), file: file.to_owned(), reason };
     let mut digests: BTreeMap<&str, String> = BTreeMap::new();
@@ -213,7 +214,11 @@ pub async fn pin(
     }
     drop(read);
     let pinned = variants.into_iter().map(|variant| {
-        let own = variant.files.iter().map(|file| digests.get(file.name.as_str()).cloned().unwrap_or_default());
+        let own = variant
+            .files
+            .iter()
+            .chain(&variant.projector)
+            .map(|file| digests.get(file.name.as_str()).cloned().unwrap_or_default());
         let own: Vec<String> = own.collect();
         let first = variant.files.first().map(|file| file.name.clone()).unwrap_or_default();
         LockedVariant::new(variant, own).ok_or_else(|| refused(&first, "has no size"))

@@ -69,6 +69,11 @@ pub const SOURCE_DIAGNOSTICS: &[DiagnosticId] = &[
         title: "a pin that nothing uses",
         explanation: "flock.lock has a model that the config no longer has, or whose weights are no longer on the hub. `flock lock` removes it.",
     },
+    DiagnosticId {
+        id: super::what_if::UNKNOWN_LIKE,
+        title: "a node that is like an unknown one",
+        explanation: "A file for `flock plan --what-if` adds a node that is like one of which nothing is known, because it does not answer or the inventory lacks it. Name one that answers.",
+    },
 ];
 
 /// A model's weights could not be read.
@@ -213,9 +218,25 @@ pub async fn find_candidates(desired: &Desired, places: &Places<'_>) -> Candidat
         {
             add_quantised(found, model, locked);
         }
+        if let Ok(found) = &mut found
+            && model.extras.parts.iter().any(|part| part.value == "vision")
+        {
+            found.iter_mut().for_each(with_projector);
+        }
         candidates.insert(name.clone(), found);
     }
     candidates
+}
+
+/// Puts the projector among the files to have, for a model of which vision is wanted.
+fn with_projector(candidate: &mut Candidate) {
+    let Some(projector) = candidate.projector.clone() else { return };
+    candidate.variant.download_bytes = candidate.variant.download_bytes.saturating_add(projector.size_bytes);
+    candidate.variant.files.extend(candidate.variant.projector.clone());
+    candidate.variant.files.sort_by(|a, b| a.name.cmp(&b.name));
+    candidate.files.push(projector);
+    candidate.files.sort_by(|a, b| a.name.cmp(&b.name));
+    candidate.revision = revision(&candidate.files);
 }
 
 /// An explicit variant's name is its label; where one source holds several, the variant's id tells them apart.
@@ -254,7 +275,9 @@ fn controller_candidate(path: &str, found: LocalWeights) -> Candidate {
         revision: revision(&found.files),
         variant: found.variant,
         files: found.files,
+        projector: found.projector,
         origin: Origin::Controller { folder: found.folder },
+        gated: None,
     }
 }
 
@@ -289,7 +312,13 @@ fn on_node_candidates(path: &str, inventory: &Inventory) -> Result<Vec<Candidate
                     variant: variant.clone(),
                     revision,
                     files,
+                    projector: variant.projector.as_ref().map(|file| FetchFile {
+                        name: file.name.clone(),
+                        size_bytes: file.size_bytes.unwrap_or(0),
+                        sha256: None,
+                    }),
                     origin: Origin::OnNode { path: path.to_owned(), nodes: Vec::new() },
+                    gated: None,
                 });
                 if let Origin::OnNode { nodes, .. } = &mut candidate.origin {
                     nodes.push(node.name.clone());

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::explain::closest;
+use super::held_back::{HeldBack, held_back};
 use super::status::{HeldNode, held_nodes, held_text};
 use super::style::{Ink, Style, clean};
 use super::words::place;
@@ -10,7 +11,7 @@ use crate::base::format_bytes;
 use crate::config::Desired;
 use crate::inventory::Inventory;
 use crate::placement::Considered;
-use crate::plan::{Plan, PlannedInstance};
+use crate::plan::{Observed, Plan, PlannedInstance};
 
 /// `flock explain node/NAME --format json`.
 #[derive(Debug, Clone, Serialize)]
@@ -27,7 +28,9 @@ pub struct NodeExplanation<'a> {
     pub accelerators: Vec<Load<'a>>,
     /// What is planned on it.
     pub instances: Vec<&'a PlannedInstance>,
-    /// Models of the config that are not planned on it, by name.
+    /// What of that is refused or put off; and what runs here and stays, though it should run elsewhere.
+    pub held_back: Vec<HeldBack<'a>>,
+    /// Models of the config that are neither planned on it nor stay on it, by name.
     pub absent: Vec<Absent<'a>>,
 }
 
@@ -46,6 +49,8 @@ pub struct Load<'a> {
     pub total_bytes: Option<u64>,
     /// What all planned instances need of it.
     pub planned_bytes: u64,
+    /// Instances that stay on it though they should run elsewhere, as `MODEL/REPLICA`.
+    pub stays: Vec<String>,
     /// What processes that are not flock's hold.
     pub others_bytes: u64,
 }
@@ -60,17 +65,33 @@ pub struct Absent<'a> {
 }
 
 impl<'a> NodeExplanation<'a> {
-    /// Everything about one node of the config or of the inventory.
+    /// Everything about one node of the config or of the inventory. `alike` are the nodes that the placement looked at
+    /// as one with it.
     pub fn of(
         node: &'a str,
         desired: &'a Desired,
         inventory: &'a Inventory,
         plan: &'a Plan,
+        observed: &'a [Observed],
         considered: &'a [Considered],
+        alike: &[String],
     ) -> Self {
         let instances: Vec<&PlannedInstance> =
             plan.instances.iter().filter(|i| i.node == node || i.nodes.iter().any(|other| other == node)).collect();
         let facts = inventory.node(node);
+        let stays_here = |held: &HeldBack<'_>| held.stays.as_ref().is_some_and(|stays| stays.node == node);
+        let mut held: Vec<HeldBack<'_>> = held_back(plan, observed);
+        held.retain(|held| held.node == node || stays_here(held));
+        let staying = |uuid: &String| {
+            let on = |held: &&HeldBack<'_>| {
+                let moves = held
+                    .stays
+                    .as_ref()
+                    .filter(|stays| stays.node != held.node || stays.accelerators != held.accelerators);
+                moves.is_some_and(|stays| stays.node == node && stays.accelerators.contains(uuid))
+            };
+            held.iter().filter(on).map(|held| format!("{}/{}", held.model, held.replica)).collect()
+        };
         let planned = |uuid: &str| {
             let memory = instances.iter().flat_map(|instance| &instance.memory.per_accelerator);
             memory.filter(|memory| memory.uuid == uuid).map(|memory| memory.total_bytes).fold(0, u64::saturating_add)
@@ -82,6 +103,7 @@ impl<'a> NodeExplanation<'a> {
             healthy: accelerator.healthy,
             total_bytes: accelerator.memory.total_bytes,
             planned_bytes: planned(&accelerator.uuid),
+            stays: staying(&accelerator.uuid),
             others_bytes: accelerator
                 .processes
                 .iter()
@@ -89,20 +111,24 @@ impl<'a> NodeExplanation<'a> {
                 .filter_map(|process| process.used_bytes)
                 .fold(0, u64::saturating_add),
         });
-        let absent = desired.models.keys().filter(|model| !instances.iter().any(|i| &i.model == *model));
+        let accelerators = accelerators.collect();
+        let stays = |model: &String| held.iter().any(|held| held.model == model && stays_here(held));
+        let absent =
+            desired.models.keys().filter(|model| !instances.iter().any(|i| &i.model == *model) && !stays(model));
         Self {
             format: 1,
             node,
             reachable: facts.is_some_and(|facts| facts.reachable),
             held: held_nodes(desired, inventory).into_iter().filter(|held| held.node == node).collect(),
-            accelerators: accelerators.collect(),
+            accelerators,
             absent: absent
                 .map(|model| Absent {
                     model,
-                    verdict: closest(considered, model, node).map(|shape| shape.verdict.as_str()),
+                    verdict: closest(considered, model, node, alike).map(|shape| shape.verdict.as_str()),
                 })
                 .collect(),
             instances,
+            held_back: held,
         }
     }
 }
@@ -122,19 +148,38 @@ pub fn explain_node_text(explanation: &NodeExplanation<'_>, inventory: &Inventor
             0 => String::new(),
             bytes => format!(", {} held by others", format_bytes(bytes)),
         };
+        let stays = match load.stays.as_slice() {
+            [] => String::new(),
+            [one] => format!(", {one} stays on it"),
+            several => format!(", {} stay on it", several.join(", ")),
+        };
         let health = if load.healthy { "" } else { ", unhealthy" };
-        let text = format!("{}: {} of {of} planned{others}{health}", load.name, format_bytes(load.planned_bytes));
+        let text =
+            format!("{}: {} of {of} planned{stays}{others}{health}", load.name, format_bytes(load.planned_bytes));
         out.push_str(&style.beside(&format!("  [{}] ", load.index), &clean(&text)));
     }
-    if explanation.instances.is_empty() {
+    if explanation.instances.is_empty() && explanation.held_back.is_empty() {
         out.push_str("  nothing is planned here\n");
     }
     for instance in &explanation.instances {
         let place = place(&instance.node, &instance.accelerators, Some(inventory));
         let name = format!("{}/{}", instance.model, instance.replica);
-        let lead = format!("  {} {name} on {place}: ", style.paint(Ink::Good, "runs"));
+        let held = explanation.held_back.iter().find(|held| held.is(instance));
+        let verb = held.map_or_else(|| style.paint(Ink::Good, "runs"), |_| style.paint(Ink::Change, "should run"));
+        let lead = format!("  {verb} {name} on {place}: ");
         let shape = super::plan_text::shape(instance);
-        out.push_str(&style.beside(&lead, &format!("{shape}. {}", instance.because)));
+        out.push_str(&style.beside(&lead, &format!("{shape}. {}", clean(&instance.because))));
+        if let Some(held) = held {
+            out.push_str(&style.beside("       ", &clean(&held.text(Some(inventory)))));
+        }
+    }
+    let leaves = |held: &&HeldBack<'_>| held.node != explanation.node;
+    for held in explanation.held_back.iter().filter(leaves) {
+        let Some(stays) = &held.stays else { continue };
+        let here = place(stays.node, stays.accelerators, Some(inventory));
+        let there = place(held.node, held.accelerators, Some(inventory));
+        let lead = format!("  {} {}/{} on {here}: ", style.paint(Ink::Change, "stays"), held.model, held.replica);
+        out.push_str(&style.beside(&lead, &clean(&format!("should run on {there}; {}", held.why))));
     }
     if !explanation.absent.is_empty() {
         out.push('\n');

@@ -6,11 +6,14 @@
 
 mod diagnostics;
 mod doctor;
+mod egress;
 mod explain;
+mod explain_egress;
 mod explain_node;
 mod findings;
 mod gc;
 mod graph;
+mod held_back;
 mod inventory;
 mod json;
 mod lock;
@@ -27,17 +30,20 @@ mod style;
 #[cfg(test)]
 mod tests;
 mod unmanaged;
+mod what_if;
 mod words;
 
 pub use diagnostics::{Fit, Validation, diagnostic_text, diagnostics_text, validation_text};
 pub use doctor::{DoctorDocument, DoctorNode, doctor_text};
 pub use explain::{Explanation, explain_text};
+pub use explain_egress::{Between, Exchange, WayExplanation, explain_way_text};
 pub use explain_node::{Absent, Load, NodeExplanation, explain_node_text};
 pub use findings::{MAX_COMMENT, MAX_RESULTS, findings_markdown, github_annotations, known_diagnostics, sarif, unfit};
 pub use gc::{GcDocument, GcNode, gc_text};
 pub use graph::{
     Edge, Graph, Group, Vertex, graph_dot, graph_mermaid, graph_text, hardware_graph, placement_graph, workflow_graph,
 };
+pub use held_back::{HeldBack, Stays};
 pub use inventory::inventory_text;
 pub use json::{DriftDocument, json};
 pub use lock::{LockDocument, ModelPins, SourcePins, VariantPin, lock_text};
@@ -50,4 +56,5 @@ pub use size::size_text;
 pub use status::{HeldNode, InstanceStatus, ModelStatus, Status, status, status_text};
 pub use style::{Ink, Style, clean, columns, pad, table, wrap};
 pub use unmanaged::{Unmanaged, unmanaged, unmanaged_text};
-pub use words::{about, bytes_of, count, device_name, devices, place, short_digest};
+pub use what_if::{Difference, State, SupposedPlan, what_if_markdown, what_if_text};
+pub use words::{about, bytes_of, count, device_name, devices, place, short_digest, verb};

@@ -104,17 +104,23 @@ fn missing(plan: &Plan) -> String {
     let mut lines: Vec<String> = Vec::new();
     for unplaced in &plan.unplaced {
         let word = if unplaced.required { "fewer than the minimum" } else { "optional" };
+        let what = match super::egress::is_way_out(unplaced) {
+            true => "no egress node for the way to its provider".to_owned(),
+            false => format!("{} missing, {word}", count(unplaced.replicas as usize, "replica")),
+        };
         lines.push(format!(
-            "- **NOT PLACED** {}: {} missing, {word}. {}\n",
+            "- **NOT PLACED** {}: {what}. {}\n",
             code(&unplaced.model),
-            count(unplaced.replicas as usize, "replica"),
             clip(&escape(&plan_text::nearest(unplaced)))
         ));
     }
     for blocked in &plan.blocked {
         let who = if blocked.model == "*" { "everything".to_owned() } else { code(&blocked.model) };
         let since = blocked.since.as_ref().map(|at| format!(" since {}", escape(at))).unwrap_or_default();
-        let text = format!("- **blocked** {who}: {}{since}: {}\n", escape(&blocked.policy), escape(&blocked.remedy));
+        let steps = plan_text::waiting(plan, blocked);
+        let steps = if steps.is_empty() { steps } else { format!("{}; ", escape(&steps)) };
+        let text =
+            format!("- **blocked** {who}: {}{since}: {steps}{}\n", escape(&blocked.policy), escape(&blocked.remedy));
         lines.push(format!("{}\n", clip(text.trim_end())));
     }
     if lines.is_empty() {
@@ -149,7 +155,7 @@ fn sections(plan: &Plan, view: &PlanView<'_>) -> Vec<Section> {
     });
     let reasons = plan.unplaced.iter().flat_map(|unplaced| {
         unplaced.reasons.iter().map(|reason| {
-            let node = if reason.node == "*" { "anywhere".to_owned() } else { cell_code(&reason.node) };
+            let node = if reason.node == "*" { "anywhere".to_owned() } else { cell_code(&reason.at()) };
             cells(&[cell_code(&unplaced.model), node, cell(&reason.constraint), cell(&reason.text)])
         })
     });
@@ -160,8 +166,7 @@ fn sections(plan: &Plan, view: &PlanView<'_>) -> Vec<Section> {
         .chain(decay)
         .map(|(node, kind, text, at)| cells(&[cell_code(node), cell(kind), cell(&format!("{text}{}", since(at)))]));
     let deferred = plan.deferred.iter().map(|d| {
-        let who = if d.model == "*" { "everything".to_owned() } else { cell_code(&d.model) };
-        cells(&[who, cell_code(&d.node), cell(plan_text::deferred_because(&d.reason))])
+        cells(&[cell(&plan_text::put_off(d)), cell_code(&d.node), cell(plan_text::deferred_because(&d.reason))])
     });
     let warnings = plan.warnings.iter().map(|warning| {
         let at = match (&warning.file, warning.line) {
@@ -170,6 +175,13 @@ fn sections(plan: &Plan, view: &PlanView<'_>) -> Vec<Section> {
         };
         let hint = warning.hint.as_ref().map(|hint| format!(" (hint: {hint})")).unwrap_or_default();
         cells(&[cell(&warning.id), cell(&format!("{at}{}{hint}", warning.message))])
+    });
+    let ways = super::egress::ways(plan);
+    let ways = ways.iter().map(|way| {
+        let agents: Vec<String> = way.agents.iter().map(|agent| cell_code(agent)).collect();
+        let (model, node) = (cell_code(&way.egress.provider_model), cell_code(&way.egress.node));
+        let why = format!("{}; {}", super::egress::figures(way.egress), way.egress.because);
+        cells(&[model, agents.join(", "), node, cell(&why)])
     });
     let mut found = Vec::new();
     let mut add = |title: &str, unit: &'static str, head: &'static str, rows: Vec<String>| {
@@ -189,6 +201,7 @@ fn sections(plan: &Plan, view: &PlanView<'_>) -> Vec<Section> {
         "| # | step | model | where | cost | because |\n| ---: | --- | --- | --- | --- | --- |\n",
         steps.collect(),
     );
+    add("Ways out", "ways out", "| model | agents | via | why |\n| --- | --- | --- | --- |\n", ways.collect());
     add("Drift and decay", "findings", "| node | kind | what |\n| --- | --- | --- |\n", world.collect());
     add("Deferred", "deferred steps", "| model | node | why |\n| --- | --- | --- |\n", deferred.collect());
     add("Warnings", "warnings", "| id | what |\n| --- | --- |\n", warnings.collect());

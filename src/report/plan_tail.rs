@@ -109,7 +109,11 @@ pub(super) fn next_commands(plan: &Plan, view: &PlanView<'_>, style: &Style) -> 
 pub(super) fn outlook(plan: &Plan, view: &PlanView<'_>) -> Vec<String> {
     let flock = view.flock.unwrap_or("flock");
     let mut out = Vec::new();
-    let required: Vec<&str> = plan.unplaced.iter().filter(|u| u.required).map(|u| u.model.as_str()).collect();
+    let named = |way_out: bool| -> Vec<&str> {
+        let of = |u: &&crate::placement::Unplaced| u.required && super::egress::is_way_out(u) == way_out;
+        plan.unplaced.iter().filter(of).map(|u| u.model.as_str()).collect()
+    };
+    let required = named(false);
     let lost: BTreeSet<&str> = match view.missing {
         Some(missing) => missing.iter().map(String::as_str).collect(),
         None => plan.decay.iter().filter(|d| d.kind == "node_unreachable").map(|d| d.node.as_str()).collect(),
@@ -123,6 +127,15 @@ pub(super) fn outlook(plan: &Plan, view: &PlanView<'_>) -> Vec<String> {
         let stops: Vec<&str> = required.iter().filter(|model| stops(model)).copied().collect();
         let also = if stops.is_empty() { String::new() } else { format!(" {} stops all the same.", stops.join(", ")) };
         out.push(format!("{code}{names} cannot have its minimum of replicas.{also} Why: {flock} explain {first}"));
+    }
+    let ways = named(true);
+    if let Some(first) = ways.first() {
+        let code = if lost.is_empty() { "Exit code 4: " } else { "" };
+        out.push(format!(
+            "{code}{} cannot be reached as {} must be. Why: {flock} explain {first}",
+            ways.join(", "),
+            if ways.len() == 1 { "it" } else { "they" }
+        ));
     }
     if !lost.is_empty() {
         let names = lost.join(",");

@@ -8,7 +8,7 @@ use super::words::{self, about, about_long, bytes_of, count, short_digest};
 use crate::base::{format_bytes, format_rate};
 use crate::inventory::Inventory;
 use crate::placement::Unplaced;
-use crate::plan::{Decay, Drift, FetchFrom, Plan, PlannedInstance, Step, Verb};
+use crate::plan::{Blocked, Decay, Deferred, Drift, FetchFrom, Plan, PlannedInstance, Step, Verb};
 
 /// How much of a plan to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,6 +47,7 @@ pub fn plan_text(plan: &Plan, view: &PlanView<'_>, style: &Style) -> String {
     if view.amount != Amount::Summary {
         drift(&mut out, &plan.drift, &plan.decay, style);
         changes(&mut out, plan, view, style);
+        super::egress::section(&mut out, plan, style);
         not_placed(&mut out, plan, style);
         blocked(&mut out, plan, style);
         deferred(&mut out, plan, style);
@@ -222,6 +223,13 @@ pub(super) fn shape(instance: &PlannedInstance) -> String {
     if instance.pipeline_parallel > 1 {
         words.push(format!("pipeline {}", instance.pipeline_parallel));
     }
+    if instance.host_layers > 0 {
+        let accelerated: u32 = instance.layers.iter().sum();
+        words.push(match accelerated {
+            0 => format!("{} layers in host memory", instance.host_layers),
+            held => format!("{} of {} layers in host memory", instance.host_layers, held + instance.host_layers),
+        });
+    }
     words.push(format!("context {} x {}", instance.context, instance.concurrency));
     words.push(format!("port {}", instance.port));
     words.join(", ")
@@ -325,16 +333,19 @@ pub fn unplaced_text(unplaced: &[Unplaced], style: &Style) -> String {
         let lead =
             format!("  {}  ", style.paint(if unplaced.required { Ink::Bad } else { Ink::Change }, &unplaced.model));
         let word = if unplaced.required { "missing, fewer than the minimum" } else { "missing, optional" };
-        out.push_str(&style.beside(&lead, &format!("{} {word}", count(unplaced.replicas as usize, "replica"))));
-        let named = |node: &'_ str| if node == "*" { "anywhere".to_owned() } else { node.to_owned() };
+        let what = match super::egress::is_way_out(unplaced) {
+            true => "no egress node for the way to its provider".to_owned(),
+            false => format!("{} {word}", count(unplaced.replicas as usize, "replica")),
+        };
+        out.push_str(&style.beside(&lead, &what));
         let widest = |lengths: Vec<usize>| lengths.into_iter().max().unwrap_or(0).max(8);
-        let nodes = widest(unplaced.reasons.iter().map(|reason| named(&reason.node).chars().count()).collect());
+        let nodes = widest(unplaced.reasons.iter().map(|reason| reason.at().chars().count()).collect());
         let constraints = widest(unplaced.reasons.iter().map(|reason| reason.constraint.chars().count()).collect());
         for reason in &unplaced.reasons {
-            let node = named(&reason.node);
-            let lead = format!("      {}  {}  ", pad(&node, nodes), pad(&reason.constraint, constraints));
+            let lead = format!("      {}  {}  ", pad(&reason.at(), nodes), pad(&reason.constraint, constraints));
             out.push_str(&style.beside(&lead, &reason.text));
         }
+        out.push_str(&super::explain::together_text(&unplaced.together, &unplaced.model, "      ", style));
         out.push_str(&style.beside("      ", &nearest(unplaced)));
     }
     out
@@ -358,7 +369,39 @@ fn blocked(out: &mut String, plan: &Plan, style: &Style) {
         let name = if entry.model == "*" { "everything" } else { &entry.model };
         let since = entry.since.as_ref().map(|at| format!(" since {at}")).unwrap_or_default();
         let lead = format!("  ! {}  ", style.paint(Ink::Bad, name));
-        out.push_str(&style.beside(&lead, &format!("{}{since}: {}", entry.policy, entry.remedy)));
+        let steps = waiting(plan, entry);
+        let steps = if steps.is_empty() { steps } else { format!("{steps}; ") };
+        out.push_str(&style.beside(&lead, &clean(&format!("{}{since}: {steps}{}", entry.policy, entry.remedy))));
+    }
+}
+
+/// What of a model waits for a yes: `move small/0 from ada-1 to a100`.
+pub(super) fn waiting(plan: &Plan, blocked: &Blocked) -> String {
+    let asked = plan.approvals.iter().filter(|a| blocked.policy == "approval" && a.remedy() == blocked.remedy);
+    let steps = asked.flat_map(|approval| &approval.steps).filter(|step| step.model == blocked.model);
+    let mut steps: Vec<_> = steps.collect();
+    steps.sort_by(|a, b| (a.replica, &a.node, a.verb).cmp(&(b.replica, &b.node, b.verb)));
+    let told: Vec<String> = steps
+        .iter()
+        .map(|step| {
+            let verb = words::verb(step.verb).1;
+            let way = match &step.from_node {
+                Some(from) => format!("from {from} to {}", step.node),
+                None => format!("on {}", step.node),
+            };
+            format!("{verb} {}/{} {way}", step.model, step.replica)
+        })
+        .collect();
+    told.join(", ")
+}
+
+/// The model and what would be done with it: `small (move from ada-1)`.
+pub(super) fn put_off(entry: &Deferred) -> String {
+    let name = if entry.model == "*" { "everything" } else { &entry.model };
+    match (entry.verb, &entry.from_node) {
+        (Some(verb), Some(from)) => format!("{name} ({} from {from})", words::verb(verb).1),
+        (Some(verb), None) => format!("{name} ({})", words::verb(verb).1),
+        (None, _) => name.to_owned(),
     }
 }
 
@@ -368,10 +411,9 @@ fn deferred(out: &mut String, plan: &Plan, style: &Style) {
     }
     out.push('\n');
     out.push_str(&style.heading(&format!("Deferred ({})", plan.deferred.len())));
-    let mut grouped: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    let mut grouped: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
     for entry in &plan.deferred {
-        let name = if entry.model == "*" { "everything" } else { &entry.model };
-        grouped.entry((&entry.node, &entry.reason)).or_default().push(name);
+        grouped.entry((&entry.node, &entry.reason)).or_default().push(put_off(entry));
     }
     for ((node, reason), names) in grouped {
         let why = deferred_because(reason);
@@ -385,8 +427,9 @@ pub(super) fn deferred_because(reason: &str) -> &str {
         "unreachable" => "the node is unreachable; done when it answers",
         "absent" => "the node is not there yet; done when it joins",
         "selection" => "not part of this run (--on, --exclude, or a drain, which only empties its nodes)",
-        "window" => "outside its window",
+        "window" => "a window denies it now",
         "paused" => "paused",
+        "distrust" => "most nodes are away at once: their facts are not trusted",
         "moves_per_hour" => "enough was moved in the past hour",
         other => other,
     }

@@ -4,9 +4,11 @@
 use super::*;
 use crate::base::{EngineKind, GIB};
 use crate::inventory::{AcceleratorProcess, Disk, EgressLink, NodeLink, Protection};
-use crate::placement::{Considered, Reason, Unplaced};
+use crate::placement::{
+    Change, Considered, Lost, LostBy, LostGroup, Obstacle, Placement, Reason, TermShare, Turn, Unplaced, Victim, Why,
+};
 use crate::plan::testing::{Wish, World};
-use crate::plan::{Deferred, Event, Outcome, Plan, StepEnd, Verb, observe};
+use crate::plan::{ApprovalWanted, Blocked, Deferred, Event, Outcome, Plan, StepEnd, StepWanted, Verb, observe};
 
 fn golden(name: &str, text: &str) {
     let path = format!("{}/src/report/testdata/{name}.txt", env!("CARGO_MANIFEST_DIR"));
@@ -67,6 +69,7 @@ fn busy() -> (World, Plan) {
         required: true,
         reasons: vec![
             Reason {
+                alike: 0,
                 node: "ada-1".into(),
                 constraint: "memory".into(),
                 needed: Some(40 * GIB),
@@ -75,6 +78,7 @@ fn busy() -> (World, Plan) {
                 text: "needs 40.0 GiB on each of 2 accelerators; 22.0 GiB can be used".into(),
             },
             Reason {
+                alike: 0,
                 node: "ada-3".into(),
                 constraint: "split".into(),
                 needed: Some(2),
@@ -84,6 +88,7 @@ fn busy() -> (World, Plan) {
             },
         ],
         nearest: "context 8192 instead of 32768 would fit on ada-1".into(),
+        together: Vec::new(),
     }];
     let plan = world.plan();
     (world, plan)
@@ -180,6 +185,7 @@ fn a_place_that_no_single_change_would_find_says_where_to_look() {
                 required: false,
                 reasons: Vec::new(),
                 nearest: nearest.into(),
+                together: Vec::new(),
             }],
             &Style::PLAIN,
         )
@@ -221,7 +227,13 @@ fn an_empty_plan_and_an_unreachable_node() {
     world.node("ada-2").reachable = false;
     world.node("ada-2").unreachable_reason = Some("connection refused".into());
     let mut plan = world.plan();
-    plan.deferred.push(Deferred { model: "b".into(), node: "ada-2".into(), reason: "unreachable".into() });
+    plan.deferred.push(Deferred {
+        model: "b".into(),
+        node: "ada-2".into(),
+        reason: "unreachable".into(),
+        verb: None,
+        from_node: None,
+    });
     golden("plan_unreachable", &plan_text(&plan, &view, &Style::PLAIN));
 }
 
@@ -302,6 +314,7 @@ fn links_reasons_and_two_file_systems() {
 fn an_explanation() {
     let (world, plan) = busy();
     let shape = |node: &str, variant: &str, tp, gib: u64, chosen, verdict: &str| Considered {
+        alike: 0,
         model: "coder".into(),
         variant: variant.into(),
         engine: EngineKind::Vllm,
@@ -316,10 +329,169 @@ fn an_explanation() {
         shape("ada-2", "awq-int4", 2, 18, true, "best quality that fits"),
         shape("ada-3", "awq-int4", 0, 18, false, "accelerators: `allow cpu=#true` is not set"),
     ];
-    let found = Explanation::of("coder", &plan, &considered, &[]);
+    let victim = |model: &str, by: &str| Victim {
+        model: model.into(),
+        replica: 0,
+        instance: "abc".into(),
+        node: "ada-2".into(),
+        rank: 0,
+        by: vec![by.into()],
+        load_ms: Some(40_000),
+        live_sessions: 2,
+        why: "one instance of rank 0 is the fewest that makes room (2 live sessions, loaded in 40 s)".into(),
+    };
+    let placement = Placement {
+        considered: considered.to_vec(),
+        victims: vec![victim("coder", "judge"), victim("chat", "coder")],
+        ..world.placement.clone()
+    };
+    let lost = |variant: &str, nodes: &[&str], ranks, text: &str| Lost {
+        variant: variant.into(),
+        engine: Some(EngineKind::Vllm),
+        nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
+        ranks: Some(ranks),
+        constraint: None,
+        needed: Some(40 * GIB),
+        available: Some(22 * GIB),
+        unit: Some("bytes".into()),
+        tier: None,
+        text: text.into(),
+    };
+    let group = |by, members: Vec<Lost>| LostGroup { by, shapes: members.iter().map(|m| m.nodes.len()).sum(), members };
+    let term = |term: &str, weight, value, total: f64| TermShare {
+        term: term.into(),
+        unit: "ranks".into(),
+        weight,
+        value,
+        cost: weight * value,
+        total_value: total,
+        total_cost: weight * total,
+    };
+    let turn = |change: &str, effect: &str| Turn {
+        kind: "memory".into(),
+        change: change.into(),
+        bytes: None,
+        effect: effect.into(),
+        change_made: Change::Fewer("chat".into()),
+    };
+    let obstacle = |text: &str, alone| Obstacle {
+        constraint: "memory".into(),
+        nodes: vec!["ada-1".into()],
+        model: None,
+        text: text.into(),
+        alone,
+    };
+    let many = (1..=6).map(|ranks| lost("bf16", &["ada-1", "ada-3"], ranks, "needs more")).collect();
+    let mut why = Why {
+        lost: vec![
+            group(LostBy::Worse, vec![lost("awq-int4", &["ada-1"], 2, "worse in \"objective\" by 12: cost +12")]),
+            group(LostBy::Size, many),
+            group(LostBy::Policy, vec![lost("awq-int4", &["*"], 0, "`allow cpu=#true` is not set")]),
+        ],
+        objective: vec![term("quality", 100.0, 2.0, 3.0), term("cost", 10.0, 0.5, 1.5), term("balance", 5.0, 0.0, 0.0)],
+        turns: vec![
+            turn("with 3.2 GiB more on ada-1", "it would take bf16 on ada-1"),
+            turn("if `chat` had one replica less", "it would take bf16 on ada-2"),
+        ],
+        together: Vec::new(),
+        content: false,
+        notes: Vec::new(),
+    };
+    let observed = observe(&world.inventory, &world.observed);
+    let found = Explanation::of("coder", &plan, &placement, &observed, Some(&why));
     golden("explain", &explain_text(&found, Some(&world.inventory), &Style::PLAIN));
-    let none = Explanation::of("giant", &plan, &considered, &[]);
+    why.together =
+        vec![obstacle("the memory of ada-1 (22.0 GiB usable)", true), obstacle("`quality min=\"fp8\"`", false)];
+    why.notes = vec!["not all was computed".into()];
+    let none = Explanation::of("giant", &plan, &placement, &observed, Some(&why));
     golden("explain_unplaced", &explain_text(&none, Some(&world.inventory), &Style::PLAIN));
+}
+
+#[test]
+fn what_waits_for_a_yes_is_told_by_its_steps() {
+    let (_, mut plan) = busy();
+    let step = |replica, from: Option<&str>| StepWanted {
+        key: String::new(),
+        verb: if from.is_some() { Verb::Move } else { Verb::Stop },
+        model: "small".into(),
+        replica,
+        node: "ada-2".into(),
+        from_node: from.map(str::to_owned),
+    };
+    let (policy, by) = ("policies/a.kdl:1".to_owned(), vec!["ada".to_owned()]);
+    let steps = vec![step(1, None), step(0, Some("ada-1"))];
+    let wanted = ApprovalWanted { id: "599c".into(), policy, by, people: Vec::new(), steps };
+    let blocked =
+        |model: &str| Blocked { model: model.into(), policy: "approval".into(), since: None, remedy: wanted.remedy() };
+    plan.blocked = vec![blocked("small"), blocked("other")];
+    plan.approvals = vec![wanted.clone()];
+    let shown = plan_text(&plan, &PlanView::default(), &Style::PLAIN);
+    let shown = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    let steps = "move small/0 from ada-1 to ada-2, stop small/1 on ada-2";
+    assert!(shown.contains(&format!("! small approval: {steps}; ada has to agree")), "{shown}");
+    assert!(shown.contains("! other approval: ada has to agree"), "{shown}");
+}
+
+#[test]
+fn layers_in_host_memory_are_in_the_shape() {
+    let (_, mut plan) = busy();
+    let instance = &mut plan.instances[0];
+    assert!(!plan_text::shape(instance).contains("host memory"));
+    (instance.layers, instance.host_layers) = (vec![24, 20], 36);
+    let shape = plan_text::shape(instance);
+    assert!(shape.contains(", 36 of 80 layers in host memory, context "), "{shape}");
+}
+
+#[test]
+fn what_is_held_back_runs_where_it_is() {
+    let mut world = World::new(&[("ada-1", 2), ("ada-2", 1)]);
+    world.want(&[Wish::new("small", 10)], &[("small", 0, "ada-1", vec![1], 6)]);
+    world.converge();
+    world.inventory.member.protections =
+        vec![Protection { model: "small".into(), since: "2026-01-01T00:00:00Z".into(), reason: "exam week".into() }];
+    world.want(&[Wish::new("small", 10)], &[("small", 0, "ada-2", vec![0], 6)]);
+    let plan = world.plan();
+    assert_eq!((plan.steps.len(), plan.blocked.len()), (0, 1));
+    let inventory = &world.inventory;
+    let (placement, observed) = (world.placement.clone(), &observe(inventory, &world.observed)[..]);
+    let found = Explanation::of("small", &plan, &placement, observed, None);
+    let text = explain_text(&found, Some(inventory), &Style::PLAIN);
+    assert!(text.contains("should run replica 0 on ada-2[0]"), "{text}");
+    assert!(text.contains("runs on ada-1[1] and stays there: protected (run `flock unprotect small"), "{text}");
+    let on = |node| NodeExplanation::of(node, &world.desired, inventory, &plan, observed, &[], &[]);
+    let text = explain_node_text(&on("ada-1"), inventory, &Style::PLAIN);
+    assert!(
+        text.contains("small/0 stays on it") && text.contains("stays small/0 on ada-1[1]: should run on"),
+        "{text}"
+    );
+    assert!(!text.contains("Why not here") && !text.contains("nothing is planned"), "{text}");
+    let text = explain_node_text(&on("ada-2"), inventory, &Style::PLAIN);
+    assert!(text.contains("should run small/0 on ada-2[0]") && text.contains("runs on ada-1[1] and stays"), "{text}");
+    let graph = placement_graph(&plan, inventory, observed);
+    let drawn = |node: &str| graph.nodes.iter().find(|v| v.kind == "instance" && v.id.ends_with(node)).unwrap();
+    assert!(drawn("@ada-1").lines[0].starts_with("runs and stays: protected"), "{:?}", drawn("@ada-1"));
+    assert!(drawn("@ada-2").lines[1].starts_with("not begun: protected"), "{:?}", drawn("@ada-2"));
+    assert_eq!(graph.nodes.iter().filter(|v| v.kind == "accelerator").count(), 2);
+
+    // What a window puts off is held back alike; what is begun, or runs as planned, is not.
+    let mut free = world.clone();
+    free.inventory.member.protections.clear();
+    let mut plan = free.plan();
+    assert_eq!(Explanation::of("small", &plan, &placement, observed, None).held_back, []);
+    plan.steps.clear();
+    plan.deferred = vec![Deferred {
+        model: "small".into(),
+        node: "ada-2".into(),
+        reason: "window".into(),
+        verb: None,
+        from_node: None,
+    }];
+    plan.deferred[0].verb = Some(Verb::Move);
+    plan.deferred[0].from_node = Some("ada-1".into());
+    let shown = plan_text(&plan, &PlanView::default(), &Style::PLAIN);
+    assert!(shown.contains("? ada-2  small (move from ada-1): a window denies it now"), "{shown}");
+    let found = Explanation::of("small", &plan, &placement, observed, None).held_back;
+    assert_eq!(found[0].text(Some(inventory)), "runs on ada-1[1] and stays there: a window denies it now");
 }
 
 #[test]
@@ -390,4 +562,37 @@ fn an_apply_from_its_events() {
     text.push('\n');
     text.push_str(&outcome_text(&outcome, &plan, "flock apply", &Style::PLAIN));
     golden("apply", &text);
+}
+
+#[test]
+fn a_way_out_that_is_lost_is_told() {
+    let text = "cluster \"lab\"\nnode \"a\" address=\"10.0.0.1\"\n\
+        provider \"far\" kind=\"anthropic\" base-url=\"https://api.example\" { key env=\"K\" }\n\
+        model \"opus\" { provider \"far\" name=\"x\" }\n";
+    let mut tree = crate::base::Tree::new();
+    tree.insert("cluster.kdl", crate::base::TreeEntry::File(text.as_bytes().to_vec()));
+    let desired = crate::config::load(&tree).desired.unwrap();
+    let (_, mut before) = busy();
+    let mut after = before.clone();
+    before.egress = vec![crate::placement::Egress {
+        agent: None,
+        provider_model: "opus".to_owned(),
+        node: "a".to_owned(),
+        rtt_us: Some(9_000),
+        endpoint: "api.example:443".to_owned(),
+        expected_us: Some(9_000),
+        because: "the least expected latency".to_owned(),
+        others: Vec::new(),
+    }];
+    after.egress.clear();
+    let inventory = crate::inventory::Inventory::default();
+    let state = |plan| State { desired: &desired, inventory: &inventory, plan };
+    let difference = Difference::of(&[], state(&before), state(&after), Vec::new());
+    let told: Vec<(&str, &str)> = difference.models.iter().map(|one| (one.model.as_str(), one.change)).collect();
+    assert_eq!(told, [("opus", "lost")]);
+    assert!(difference.verdict[0].ends_with("opus cannot be reached any more (was way out through a)"));
+    assert!(what_if_markdown(&difference, state(&after)).contains("- : opus cannot be reached any more"));
+    let back = Difference::of(&[], state(&after), state(&before), Vec::new());
+    assert!(back.verdict[0].ends_with("opus can be reached (could not): way out through a"), "{:?}", back.verdict);
+    assert!(Difference::of(&[], state(&before), state(&before), Vec::new()).models.is_empty());
 }

@@ -9,7 +9,8 @@ use crate::cli::context::{Config, Context, Facts, shell_words};
 use crate::cli::exit::ExitCode;
 use crate::cli::failure::Failure;
 use crate::cli::prompt;
-use crate::plan::{self, Limits, Plan};
+use crate::plan::{self, Limits, Moment, Plan};
+use crate::ports::Clock as _;
 use crate::report::{self, PlanView};
 
 use super::acting;
@@ -142,7 +143,17 @@ async fn saved(context: &Context, config: &Config, path: &std::path::Path) -> Re
     }
     let facts = context.ask_nodes(&config.desired, None).await;
     let moved = plan::stale(&plan, &facts.inventory);
-    if moved.is_empty() { Ok((plan, facts)) } else { Err(refuse(moved)) }
+    if !moved.is_empty() {
+        return Err(refuse(moved));
+    }
+    let moment = Moment { unix_ms: context.clock.unix_ms(), live: true };
+    let held = plan::held_now(&plan.steps, &config.desired, &facts.inventory.member, moment);
+    if held.is_empty() {
+        return Ok((plan, facts));
+    }
+    let text = format!("{} cannot be applied now:\n  {}", path.display(), held.join("\n  "));
+    Err(Failure::new(ExitCode::Refused, text)
+        .hint("apply it later, or plan again: what may be done now is then planned alone"))
 }
 
 fn commit(commit: Option<&str>, dirty: bool) -> String {

@@ -11,7 +11,7 @@ use crate::cli::exit::ExitCode;
 use crate::cli::failure::Failure;
 use crate::cli::progress::Progress;
 use crate::cli::user::whoami;
-use crate::converge::{Converge, ConvergeError, Converged, LeaseError};
+use crate::converge::{self, Converge, ConvergeError, Converged, LeaseError};
 use crate::edge::{SystemProcesses, SystemRandom};
 use crate::inventory::{MemberInstance, MemberNode};
 use crate::plan::{self, FetchFrom, Limits, Plan};
@@ -269,6 +269,7 @@ fn recorded(
     let mut holders = what.facts.leases.values().filter_map(|lease| lease.process.as_ref());
     member.nodes == members
         && member.instances == running
+        && member.egress == converge::ways_out(what.plan)
         && !holders.any(|process| SystemProcesses.has_ended(process))
         && protect.iter().all(|model| member.protections.iter().any(|known| &known.model == model))
 }

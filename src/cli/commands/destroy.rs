@@ -6,7 +6,8 @@ use crate::cli::context::{Context, shell_words};
 use crate::cli::exit::ExitCode;
 use crate::cli::failure::Failure;
 use crate::cli::prompt;
-use crate::plan::{self, DestroyInput, Limits};
+use crate::plan::{self, DestroyInput, Limits, Moment};
+use crate::ports::Clock as _;
 use crate::report::{self, PlanView};
 
 use super::acting;
@@ -39,6 +40,7 @@ pub async fn run(context: &Context, args: &DestroyArgs) -> Result<ExitCode, Fail
         inventory: &facts.inventory,
         observed: &facts.specs,
         limits: limits.clone(),
+        moment: Moment { unix_ms: context.clock.unix_ms(), live: true },
     });
     let view = PlanView { inventory: Some(&facts.inventory), applying: true, ..PlanView::default() };
     acting::show(context, &plan, &view, args.yes)?;

@@ -2,6 +2,7 @@
 
 mod acting;
 pub mod apply;
+pub mod approve;
 pub mod ask;
 mod carry_out;
 pub mod completions;

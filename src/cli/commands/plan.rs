@@ -5,16 +5,18 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::cli::args::{AmountArg, Selectors};
-use crate::cli::context::Context;
+use crate::cli::context::{Config, Context, Facts};
 use crate::cli::exit::ExitCode;
 use crate::cli::failure::Failure;
-use crate::plan::{self, Plan};
-use crate::report::{self, PlanView, Style};
+use crate::plan::{self, Limits, Plan};
+use crate::report::{self, Amount, Difference, PlanView, State, Style, SupposedPlan};
 
 /// Show what would change and why.
 ///
 /// Changes nothing; the agent is brought to nodes that lack it. Plans the working tree, not the last commit (the
-/// header says where the two differ), or with --against the config of any commit.
+/// header says where the two differ), or with --against the config of any commit. With --what-if nothing is planned for
+/// real: it shows the difference that other hardware or one more model would make. The file is KDL: `add node "x"
+/// like="ada-1"` (a range such as "x-[1-4]"; `price="2.00/h"`), `drop node "a100"`, `add model "judge" { … }`.
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     /// Plan from this inventory (`flock discover --out FILE`), without any network
@@ -23,6 +25,9 @@ pub struct PlanArgs {
     /// Plan the config of this commit (any name git has for it) instead of the working tree's
     #[arg(long, value_name = "REV")]
     against: Option<String>,
+    /// Show what would be otherwise with the nodes and models that this file adds or drops (repeatable)
+    #[arg(long, value_name = "FILE", conflicts_with = "out")]
+    what_if: Vec<PathBuf>,
     /// Save the plan for `flock apply FILE`
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -73,6 +78,9 @@ pub async fn run(context: &Context, args: &PlanArgs) -> Result<ExitCode, Failure
         None => context.ask_to_plan(&config.desired).await,
     };
     context.check_limits(&limits, &config.desired, Some(&facts))?;
+    if !args.what_if.is_empty() {
+        return supposing(context, args, &config, &facts, &limits).await;
+    }
     let planned = context.plan(&config, &facts, &limits).await?;
     let mut plan = planned.plan;
     if let Some(out) = &args.out {
@@ -97,6 +105,48 @@ pub async fn run(context: &Context, args: &PlanArgs) -> Result<ExitCode, Failure
     let differs =
         if args.detailed_exitcode && !plan.steps.is_empty() { ExitCode::Differences } else { ExitCode::Success };
     Ok(unreachable.or(infeasible(&plan)).or(differs))
+}
+
+/// The plan without and with what the files say, and the difference. Nothing of it can be applied.
+async fn supposing(
+    context: &Context,
+    args: &PlanArgs,
+    config: &Config,
+    facts: &Facts,
+    limits: &Limits,
+) -> Result<ExitCode, Failure> {
+    let files = context.read_what_if(args.against.as_deref(), &args.what_if)?;
+    let (supposed, supposed_facts, notes) = context.suppose(config, facts, &files)?;
+    let before = context.plan(config, facts, limits).await?;
+    let after = context.plan(&supposed, &supposed_facts, limits).await?;
+    let without = State { desired: &config.desired, inventory: &facts.inventory, plan: &before.plan };
+    let with = State { desired: &supposed.desired, inventory: &supposed_facts.inventory, plan: &after.plan };
+    let difference = Difference::of(&files, without, with, notes);
+    let style = context.style();
+    let amount = args.amount.amount();
+    let text = match args.format {
+        PlanFormat::Json => report::json(&SupposedPlan { plan: &after.plan, what_if: &difference }),
+        PlanFormat::Markdown => report::what_if_markdown(&difference, with),
+        PlanFormat::Text => {
+            let mut text = report::what_if_text(&difference, with, amount == Amount::Summary, &style);
+            if amount == Amount::Full {
+                let view = PlanView {
+                    inventory: Some(&supposed_facts.inventory),
+                    amount,
+                    applying: true,
+                    ..PlanView::default()
+                };
+                text.push('\n');
+                text.push_str(&report::plan_text(&after.plan, &view, &style));
+            }
+            text
+        }
+    };
+    context.printer.data(&text)?;
+    let unreachable = context.report_unreachable(&supposed.desired, &supposed_facts, limits);
+    let differs = args.detailed_exitcode && !difference.models.is_empty();
+    let differs = if differs { ExitCode::Differences } else { ExitCode::Success };
+    Ok(unreachable.or(infeasible(&after.plan)).or(differs))
 }
 
 /// Exit 4 where a minimum is not reached; missing desired replicas alone are none.

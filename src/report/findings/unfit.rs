@@ -13,10 +13,12 @@ pub fn unfit(unplaced: &[Unplaced], desired: &Desired) -> Vec<Diagnostic> {
 
 fn finding(missing: &Unplaced, desired: &Desired) -> Diagnostic {
     let replicas = count(missing.replicas as usize, "replica");
-    let mut text = format!("model `{}` does not fit: {replicas} without a place", missing.model);
+    let mut text = match crate::report::egress::is_way_out(missing) {
+        true => format!("model `{}` has no egress node for the way to its provider", missing.model),
+        false => format!("model `{}` does not fit: {replicas} without a place", missing.model),
+    };
     for reason in &missing.reasons {
-        let node = if reason.node == "*" { "anywhere" } else { &reason.node };
-        text.push_str(&format!("\n{node}: {}", reason.text));
+        text.push_str(&format!("\n{}: {}", reason.at(), reason.text));
     }
     let severity = if missing.required { Severity::Error } else { Severity::Warning };
     let mut found = match desired.model_place(&missing.model) {
