@@ -88,16 +88,17 @@ fn a_stop_ends_the_whole_group_however_stubborn() {
 #[test]
 fn a_crash_is_repeated_with_pauses_and_recorded() {
     let home = Home::new();
+    let began = Instant::now();
     home.start(&script("bbbb", "echo the last words; exit 7"));
     let facts = home.until("second start", |facts| facts.starts >= 2 && facts.last_failure.is_some());
     let failure = facts.last_failure.expect("recorded");
     assert_eq!(failure.cause, "exit");
     assert!(failure.text.contains('7') && failure.text.contains("the last words"), "{}", failure.text);
     assert!(!failure.gave_up);
-    let started = Instant::now();
     sleep(Duration::from_secs(2));
     let starts = home.instances()[0].starts;
-    assert!(u64::from(starts) <= 3 + started.elapsed().as_secs(), "{starts} starts");
+    // One a second at most, from the first one on, however slow this machine is.
+    assert!(u64::from(starts) <= 2 + began.elapsed().as_secs(), "{starts} starts");
     let log = home.ask(Request::Log { instance: "bbbb".into(), from: None, max_bytes: 1000 });
     assert!(matches!(&log, Response::Log { text, .. } if text.contains("the last words")));
     assert_eq!(home.stop("bbbb", 0), Response::Done);
@@ -663,9 +664,9 @@ fn a_stop_waits_until_the_driver_gives_the_memory_back() {
             std::fs::write(file, "GPU|GPU-a|24564|0|00000000:01:00.0|8.9\n").expect("written");
         })
     };
-    let started = Instant::now();
     assert_eq!(home.stop("aaaa", 100), Response::Done);
-    assert!(started.elapsed() >= Duration::from_millis(2500), "{:?}", started.elapsed());
+    let said = std::fs::read_to_string(&file).expect("there");
+    assert!(!said.contains(&pid.to_string()), "it was done while the driver still listed {pid}");
     late.join().expect("written");
     assert_eq!(home.probe().accelerator("GPU-a").expect("there").memory.used_bytes, Some(0));
 }

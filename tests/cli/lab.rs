@@ -22,14 +22,14 @@ fn copy(from: &Path, to: &Repository, below: &str) {
 }
 
 /// The example's lab as a repository of its own.
-fn lab() -> Repository {
+pub fn lab() -> Repository {
     let repository = Repository::empty();
     copy(&root().join("tests/data/lab"), &repository, "");
     repository.commit("the lab");
     repository
 }
 
-fn inventory() -> PathBuf {
+pub fn inventory() -> PathBuf {
     root().join("tests/data/lab-inventory.json")
 }
 
@@ -305,10 +305,70 @@ fn a_node_is_explained() {
     assert_eq!(text(&absent[0], "/verdict"), text(there, "/verdict"), "both commands say the same");
     explain(&["node/laptop"]).expect(0).expect_says("nothing is planned here").expect_says("coder");
     explain(&["node/ada-9"]).expect(1).expect_says("did you mean");
-    for other in ["agent/planner", "workflow/vision", "provider/x", "node/"] {
+    for other in ["agent/nobody", "workflow/vision", "provider/x", "node/"] {
         assert_ne!(explain(&[other]).code, Some(0), "{other}");
     }
-    explain(&["agent/planner"]).expect(64).expect_says("node/NAME");
+    explain(&["workflow/vision"]).expect(64).expect_says("node/NAME");
+    explain(&["agent/plannr"]).expect(1).expect_says("planner");
+}
+
+/// The example's lab with measured ways: out to the provider, and between the nodes.
+#[test]
+fn a_provider_is_reached_through_the_nearest_node_and_why_is_explained() {
+    let repository = lab();
+    let mut facts: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(inventory()).expect("it is there")).expect("JSON");
+    let names: Vec<String> = list(&facts, "/nodes").iter().map(|node| text(node, "/name").to_owned()).collect();
+    let connects = |name: &str| match name {
+        "ada-1" => 11_200,
+        "a100" => 18_000,
+        _ => 30_000,
+    };
+    let egress = |name: &String| serde_json::json!({ "node": name, "endpoint": "api.anthropic.com:443", "rtt_us": connects(name) });
+    facts["egress"] = names.iter().map(egress).collect();
+    let pairs = names.iter().enumerate().flat_map(|(at, from)| names[at + 1..].iter().map(move |to| (from, to)));
+    let link = |(from, to): (&String, &String)| serde_json::json!({ "from": from, "to": to, "rtt_us": 200, "bandwidth_bytes_per_s": 1_000_000_000, "measured": true });
+    facts["links"] = pairs.map(link).collect();
+    let path = repository.beside("measured.json");
+    std::fs::write(&path, facts.to_string()).expect("it can be written");
+    let file = path.display().to_string();
+    let flock = |words: &[&str]| repository.flock(&[words, &["--inventory", &file]].concat());
+
+    flock(&["plan"]).expect(0).expect_says("opus (planner) via ada-1: 11.2 ms to api.anthropic.com:443");
+    let document = flock(&["plan", "--format", "json"]).expect(0).json();
+    let way = &list(&document, "/egress")[0];
+    assert_eq!((text(way, "/agent"), text(way, "/node"), number(way, "/rtt_us")), ("planner", "ada-1", 11_200));
+    assert_eq!(text(&list(way, "/others")[0], "/node"), "a100", "{way:#}");
+    let shown = flock(&["explain", "opus"]);
+    shown.expect(0).expect_says("Model opus of provider anthropic").expect_says("NOT VIA").expect_says("Traffic (");
+    let shown = flock(&["explain", "agent/planner"]);
+    shown.expect(0).expect_says("Agent planner, model opus").expect_says("agent planner via ada-1");
+    flock(&["explain", "agent/viewer"])
+        .expect(0)
+        .expect_says("its model runs on nodes")
+        .expect_says("llava - agent/planner");
+    let explained = flock(&["explain", "agent/planner", "--format", "json"]).expect(0).json();
+    assert_eq!(text(&explained, "/provider"), "anthropic");
+    assert!(list(&explained, "/traffic").iter().all(|flow| text(flow, "/to") == "agent/planner"), "{explained:#}");
+    let graph = flock(&["graph", "placement", "--format", "json"]).expect(0).json();
+    assert!(list(&graph, "/nodes").iter().any(|vertex| text(vertex, "/id") == "egress/opus@ada-1"), "{graph:#}");
+
+    // A limit that no node meets is as infeasible as a model that fits nowhere.
+    let source = std::fs::read_to_string(repository.path("cluster.kdl")).expect("it is there");
+    let limited =
+        source.replace("name=\"claude-3-opus-20240229\" }", "name=\"claude-3-opus-20240229\"; max-latency \"10ms\" }");
+    assert_ne!(source, limited);
+    repository.write("cluster.kdl", limited);
+    flock(&["plan"])
+        .expect(4)
+        .expect_says("no egress node")
+        .expect_says("11.2 ms to connect to api.anthropic.com:443; 10.0 ms needed");
+    let document = flock(&["plan", "--format", "json"]).expect(4).json();
+    let reasons = list(&document, "/unplaced/0/reasons");
+    assert_eq!(reasons.len(), names.len());
+    assert!(reasons.iter().all(|reason| (text(reason, "/constraint"), text(reason, "/unit")) == ("egress", "us")));
+    flock(&["explain", "opus"]).expect(0).expect_says("no egress node").expect_says("`max-latency` of 12 ms for ada-1");
+    flock(&["validate"]).expect(4).expect_says("no egress node");
 }
 
 /// What the exit codes of the whole command say, one under the other: the graver one wins.

@@ -93,7 +93,8 @@ fn the_schema_is_data_and_text() {
     nothing.flock(&["schema"]).expect(0).expect_says("concurrency <count>");
 }
 
-const WRONG: &str = "cluster \"lab\"\nnode \"a\" adress=\"10.0.0.1\"\nnode \"b\" address=\"10.0.0.2\" { spot }\n";
+const WRONG: &str =
+    "cluster \"lab\"\nnode \"a\" adress=\"10.0.0.1\"\nmodel \"m\" { source \"on-node:/m\"; idle-stop \"2h\" }\n";
 
 #[test]
 fn findings_for_code_hosts() {
@@ -113,7 +114,8 @@ fn findings_for_code_hosts() {
     let markdown = repository.flock(&["validate", "--format", "markdown"]);
     markdown.expect(3).expect_says("| error&nbsp;FLK111 | cluster.kdl:2:10 |");
 
-    let warned = Repository::with(&[("cluster.kdl", "cluster \"lab\"\nnode \"b\" address=\"10.0.0.2\" { spot }\n")]);
+    let spelt = WRONG.replace("adress", "address");
+    let warned = Repository::with(&[("cluster.kdl", &spelt)]);
     for format in ["text", "json", "github", "sarif", "markdown"] {
         warned.flock(&["validate", "--format", format]).expect(0);
         warned.flock(&["validate", "--format", format, "--deny", "warnings"]).expect(3);

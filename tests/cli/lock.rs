@@ -453,7 +453,8 @@ fn a_repository_with_many_sets_is_taken_apart() {
     );
     assert_eq!(names(fp8), ["fp8/config.json", "fp8/model.safetensors", "fp8/tokenizer.json"]);
     assert_eq!(text(fp8, "/start_file"), "fp8");
-    assert!(!world.lock_text().contains("\"mmproj-f16.gguf\""));
+    // A projector is pinned beside weights, never as weights.
+    assert!(variants.iter().all(|variant| names(variant).iter().all(|name| !name.contains("mmproj"))));
     assert!(world.lock_text().contains("1 of 2 shards of lost"));
 
     for (selector, wanted) in [

@@ -16,8 +16,10 @@ mod lab;
 mod language;
 mod lock;
 mod mistakes;
+mod placement;
 mod sizes;
 mod usage;
+mod what_if;
 
 /// A config repository that is valid and small: one node, one engine, one model whose weights are elsewhere.
 pub const SMALL: &str = r#"

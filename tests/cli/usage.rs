@@ -9,7 +9,7 @@ use crate::support::{Repository, Running};
 fn bare(arguments: &[&str]) -> crate::support::Outcome {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_flock"));
     command.args(arguments);
-    Running::start(command).finish(Duration::from_secs(20))
+    Running::start(command).finish(Duration::from_secs(120))
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn colour_is_for_terminals_only() {
         command.env("HOME", repository.beside("home")).env("TERM", "xterm").env(name, value);
         let _ = std::fs::copy(repository.path("cluster.kdl"), repository.beside("cluster.kdl"));
         command.current_dir(repository.beside(""));
-        let shown = Running::start(command).finish(Duration::from_secs(20));
+        let shown = Running::start(command).finish(Duration::from_secs(120));
         shown.expect(0).stdout.clone()
     };
     let coloured = on_a_terminal("UNUSED", "1");
@@ -230,7 +230,7 @@ fn waiting_for_a_node_ends_at_once() {
         let running = repository.start(arguments);
         let _held = mute.accept().expect("it connects");
         running.signal(signal);
-        let ended = running.finish(Duration::from_secs(10));
+        let ended = running.finish(Duration::from_secs(40));
         ended.expect(130);
     }
 }
@@ -248,7 +248,7 @@ fn an_ignored_hangup_stays_ignored() {
     let running = Running::start(command);
     let _held = mute.accept().expect("it connects");
     running.signal("HUP");
-    running.finish(Duration::from_secs(20)).expect(9);
+    running.finish(Duration::from_secs(120)).expect(9);
 }
 
 /// A drawing needs no node for workflows and with an inventory; what it draws is stable.

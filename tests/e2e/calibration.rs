@@ -12,7 +12,7 @@ const CPU: &str = "context 512\n    place { require label=\"node\" is=\"plain\";
 
 /// The status of the only instance of a model, once it was measured.
 fn measured(repository: &Repository, model: &str) -> serde_json::Value {
-    wait_for("a measurement", Duration::from_secs(60), || {
+    wait_for("a measurement", Duration::from_secs(120), || {
         let status = repository.json(&["status", model]);
         let instance = status.pointer("/models/0/instances/0")?.clone();
         instance.pointer("/measured_bytes")?.as_u64()?;

@@ -18,7 +18,7 @@ fn the_second_of_two_applies_names_the_holder() {
     // The first is stopped in mid-apply, so that the second surely meets it.
     let mut first = repository.start(&["apply", "--yes"]);
     let holder = format!("(pid {})", first.pid());
-    wait_for("the first apply to hold the lease", Duration::from_secs(60), || {
+    wait_for("the first apply to hold the lease", Duration::from_secs(120), || {
         assert!(first.runs(), "the first apply ended before it was seen holding the lease");
         let held = |host: &str| {
             let file = lab.home(host, &format!(".local/share/flock/lab/{host}/lease.json"));

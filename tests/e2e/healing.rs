@@ -27,12 +27,12 @@ fn a_killed_engine_is_started_again() {
     let killed = lab.engines("small");
     lab.kill(&killed);
 
-    let engines = wait_for("the engine to come back", Duration::from_secs(60), || {
+    let engines = wait_for("the engine to come back", Duration::from_secs(120), || {
         let engines = lab.engines("small");
         (!engines.is_empty()).then_some(engines)
     });
     assert_ne!(engines, killed);
-    let facts = wait_for("the engine to be ready", Duration::from_secs(60), || {
+    let facts = wait_for("the engine to be ready", Duration::from_secs(120), || {
         let facts = instance(&repository);
         (text(&facts, "/state") == "ready").then_some(facts)
     });

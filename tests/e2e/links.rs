@@ -125,3 +125,48 @@ fn nodes_know_how_far_a_provider_is() {
     repository.write("cluster.kdl", lab.cluster(""));
     assert!(list(&repository.json(&["discover"]), "/egress").is_empty());
 }
+
+/// A plan takes the nearest way out without being told to measure, an apply remembers it, and a limit is hard.
+#[test]
+fn a_provider_is_reached_through_the_node_that_is_nearest_to_it() {
+    let lab = Lab::up(&hosts());
+    // Its own sshd is as good a listener as any, and `c` is nearer to itself than anybody else.
+    let config = |more: &str| {
+        format!(
+            "provider \"near\" kind=\"openai\" base-url=\"http://{}:22/v1\" {{ key env=\"NEAR_KEY\" }}\n\
+             model \"far\" {{ provider \"near\" name=\"far\"{more} }}\n\
+             agent \"planner\" model=\"far\" {{ system \"You plan.\" }}\n",
+            lab.address("c")
+        )
+    };
+    let repository = lab.repository(&config("; max-latency \"35ms\""));
+    lab.slow("c", 20, 0, 0);
+    let plan = repository.json(&["plan"]);
+    let way = &list(&plan, "/egress")[0];
+    assert_eq!(
+        (text(way, "/node"), text(way, "/agent"), text(way, "/provider_model")),
+        ("c", "planner", "far"),
+        "{plan:#}"
+    );
+    for other in list(way, "/others") {
+        assert!(number(other, "/rtt_us") >= 40_000, "two times twenty milliseconds: {way:#}");
+    }
+    // Nothing is to be done but to remember it.
+    repository.flock(&["apply", "--yes"]).expect(0);
+    let found = repository.json(&["discover", "--no-measure"]);
+    let kept = &list(&found, "/member/egress")[0];
+    assert_eq!((text(kept, "/node"), text(kept, "/agent")), ("c", "planner"), "{found:#}");
+
+    // What goes through a node that is cordoned later stays; drained, it must leave, and nobody else is near enough.
+    repository.flock(&["cordon", "c", "--reason", "fans"]).expect(0);
+    assert_eq!(text(&repository.json(&["plan"]), "/egress/0/node"), "c");
+    repository.flock(&["uncordon", "c"]).expect(0);
+    repository.write("cluster.kdl", lab.cluster_without("c", &config("; max-latency \"35ms\"")));
+    let refused = repository.flock(&["plan", "--format", "json"]).expect(4).json();
+    for reason in list(&refused, "/unplaced/0/reasons") {
+        assert!(number(reason, "/available") >= 40_000 && number(reason, "/needed") == 35_000, "{refused:#}");
+    }
+    repository.write("cluster.kdl", lab.cluster_without("c", &config("")));
+    let plan = repository.json(&["plan"]);
+    assert!(["a", "b"].contains(&text(&plan, "/egress/0/node")), "{plan:#}");
+}

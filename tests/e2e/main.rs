@@ -25,4 +25,5 @@ mod hub;
 mod links;
 mod odd_nodes;
 mod operate;
+mod policies;
 mod trust;

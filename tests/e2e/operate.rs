@@ -21,7 +21,7 @@ fn one_model(lab: &Lab, more: &str) -> Repository {
 #[track_caller]
 fn until_it_holds(lab: &Lab, apply: &mut Running) {
     let holder = format!("(pid {})", apply.pid());
-    wait_for("the apply to hold the lease", Duration::from_secs(60), || {
+    wait_for("the apply to hold the lease", Duration::from_secs(120), || {
         assert!(apply.runs(), "the apply ended before it was seen holding the lease");
         let held = |host: &str| {
             let file = lab.home(host, &format!(".local/share/flock/lab/{host}/lease.json"));
@@ -150,7 +150,7 @@ fn a_port_is_forwarded_to_an_instance() {
     repository.flock(&["forward", "near", "--replica", "7"]).expect(1).expect_says("replica 7");
 
     let forward = repository.start(&["-vv", "forward", "near", "--env"]);
-    let said = wait_for("the port to be open", Duration::from_secs(30), || {
+    let said = wait_for("the port to be open", Duration::from_secs(120), || {
         let said = forward.printed();
         (said.lines().count() == 2).then_some(said)
     });
@@ -189,7 +189,7 @@ fn a_port_is_forwarded_to_an_instance() {
     assert!(chat(&base_url, Some(&key)).0.contains("401"));
     assert!(forward.said().contains("now forwarding to near/0 on big; the key is another"), "{}", forward.said());
     let anew = repository.start(&["forward", "near", "--env"]);
-    let new_key = wait_for("the key to be printed", Duration::from_secs(30), || {
+    let new_key = wait_for("the key to be printed", Duration::from_secs(120), || {
         anew.printed().lines().find_map(|line| line.strip_prefix("export OPENAI_API_KEY=").map(str::to_owned))
     });
     anew.signal("INT");
@@ -203,7 +203,7 @@ fn a_port_is_forwarded_to_an_instance() {
     assert!(!ended.stderr.contains(&key) && !ended.stderr.contains(&new_key), "a key is in the log");
 
     let quiet = repository.start(&["forward", "near", "--format", "json"]);
-    let said = wait_for("the port to be open", Duration::from_secs(30), || {
+    let said = wait_for("the port to be open", Duration::from_secs(120), || {
         serde_json::from_str::<serde_json::Value>(&quiet.printed()).ok()
     });
     assert_eq!((text(&said, "/node"), text(&said, "/served_name")), ("big", "near"));
@@ -249,7 +249,7 @@ fn a_broken_config_blocks_neither_looking_nor_stopping() {
     // What others hold is named by user and program.
     let foreign = "import socket,time; s=socket.socket(); s.bind(('127.0.0.1',20555)); s.listen(); time.sleep(60)";
     lab.run("small", &["bash", "-c", &format!("exec setsid python3 -c \"{foreign}\" >/dev/null 2>&1 &")]).expect(0);
-    let ports = wait_for("the other's port to be seen", Duration::from_secs(20), || {
+    let ports = wait_for("the other's port to be seen", Duration::from_secs(120), || {
         let unmanaged = repository.json(&["status", "--unmanaged"]);
         (!list(&unmanaged, "/ports").is_empty()).then_some(unmanaged)
     });
@@ -300,11 +300,11 @@ fn a_terminated_apply_finishes_what_is_in_flight() {
     until_it_holds(&lab, &mut apply);
     lab.cut("small");
     apply.signal("INT");
-    wait_for("the first signal to be answered", Duration::from_secs(20), || {
+    wait_for("the first signal to be answered", Duration::from_secs(120), || {
         apply.said().contains("once more ends at once").then_some(())
     });
     apply.signal("INT");
-    let ended = apply.finish(Duration::from_secs(10));
+    let ended = apply.finish(Duration::from_secs(60));
     lab.heal("small");
     ended.expect(130);
     let lease = lab.home("big", ".local/share/flock/lab/big/lease.json");
@@ -322,15 +322,15 @@ fn a_terminated_apply_finishes_what_is_in_flight() {
 
     // Following a log ends when its reader goes, and at once when it is interrupted.
     let follows = repository.start(&["logs", "near", "--follow"]);
-    wait_for("the log to be printed", Duration::from_secs(20), || (!follows.printed().is_empty()).then_some(()));
+    wait_for("the log to be printed", Duration::from_secs(120), || (!follows.printed().is_empty()).then_some(()));
     follows.signal("INT");
-    follows.finish(Duration::from_secs(10)).expect(130);
+    follows.finish(Duration::from_secs(60)).expect(130);
     let mut command = repository.command();
     command.args(["logs", "near", "--follow"]).stdin(std::process::Stdio::null());
     let mut child = command.stdout(std::process::Stdio::piped()).spawn().expect("it starts");
     let mut byte = [0];
     child.stdout.take().expect("piped").read_exact(&mut byte).expect("the log begins");
-    wait_for("flock logs to end with its reader", Duration::from_secs(10), || {
+    wait_for("flock logs to end with its reader", Duration::from_secs(120), || {
         child.try_wait().expect("it can be waited for").map(|status| assert_eq!(status.code(), Some(0)))
     });
 }

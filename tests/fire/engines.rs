@@ -149,7 +149,7 @@ fn hold(world: &World, ports: &[u64]) {
     );
     let start = format!("nohup python3 -c '{program}' >/dev/null 2>&1 </dev/null & sleep 0.1");
     world.lab.run(HOST, &["sh", "-c", &start]).expect(0);
-    wait_for("the ports to be held", Duration::from_secs(60), || {
+    wait_for("the ports to be held", Duration::from_secs(120), || {
         let open = world.lab.ports(HOST);
         ports.iter().all(|port| open.contains(&format!("127.0.0.1:{port}"))).then_some(())
     });

@@ -391,6 +391,7 @@ fn seen(inventory: &Inventory, specs: &ObservedSpecs) {
         assert_eq!(placement::check(&problem, &placement), Vec::<String>::new());
         let made = plan::plan(&PlanInput {
             hub: "https://hub.example",
+            moment: plan::Moment::default(),
             desired: &world.desired,
             config_digest: "d".to_owned(),
             commit: None,
@@ -633,7 +634,9 @@ fn world() -> World {
             variant,
             revision: "sha256:0".to_owned(),
             files: Vec::new(),
+            projector: None,
             origin: Origin::Controller { folder: "/models".to_owned() },
+            gated: None,
         })
         .collect();
     assert!(!candidates.is_empty(), "the sample is a model");

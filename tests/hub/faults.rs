@@ -34,9 +34,10 @@ impl Outcome {
     }
 }
 
+/// For faults that last until it gives up.
 fn hurried(hub: &StandInHub) -> HfHub {
     let slow = settings(hub);
-    let limits = HubLimits { request: Duration::from_secs(1), stall: Duration::from_millis(700), ..slow.limits };
+    let limits = HubLimits { request: Duration::from_millis(2500), stall: Duration::from_millis(1500), ..slow.limits };
     HfHub::new(HubSettings { limits, ..slow }).expect("sound settings")
 }
 
@@ -82,6 +83,12 @@ fn unseen(fault: &Value) -> usize {
     if fault["kind"] == "drop" && fault["bytes"] == -1 { 3 } else { 0 }
 }
 
+/// Whether a fault may end only where somebody gives up; all others are told at once, however slow this machine is.
+fn lasts(fault: &Value) -> bool {
+    let at_once = ["drop", "headers", "html", "json", "loop", "status"];
+    !fault["kind"].as_str().is_some_and(|kind| at_once.contains(&kind))
+}
+
 /// A fault that every request of a route has.
 fn on(route: &str, mut fault: Value) -> Value {
     fault["on"] = route.into();
@@ -98,9 +105,10 @@ fn once(mut fault: Value) -> Value {
 async fn whatever_happens_to_a_listing() {
     let hub = StandInHub::start();
     hub.repository("ada/m", &json!({"many": {"count": 40}}), &[("m.gguf", b"GGUF"), ("config.json", b"{}")]);
-    let client = hurried(&hub);
+    let (hurried, patient) = (hurried(&hub), client(&hub));
     for route in ["info", "tree"] {
         for (fault, expected, tries) in common().into_iter().chain(of_json()) {
+            let client = if lasts(&fault) { &hurried } else { &patient };
             hub.fault(on(route, fault.clone()));
             let before = hub.requests().len();
             let outcome = client.repository("ada/m", None).await;
@@ -127,7 +135,7 @@ async fn whatever_happens_to_the_bytes_of_a_file() {
     let hub = StandInHub::start();
     let weights = pattern(400_000);
     hub.repository("ada/m", &json!({}), &[("m.gguf", &weights)]);
-    let (client, commit) = (hurried(&hub), hub.commit("ada/m"));
+    let (hurried, patient, commit) = (hurried(&hub), client(&hub), hub.commit("ada/m"));
     let of_bytes = [
         (json!({"kind": "length", "delta": 10}), Nonsense, 1),
         (json!({"kind": "length", "delta": -10}), Nonsense, 1),
@@ -144,6 +152,7 @@ async fn whatever_happens_to_the_bytes_of_a_file() {
     for route in ["resolve", "cdn"] {
         let further: &[_] = if route == "cdn" { &of_bytes } else { &[] };
         for (fault, expected, requests) in common().iter().chain(further) {
+            let client = if lasts(fault) { &hurried } else { &patient };
             hub.fault(on(route, fault.clone()));
             let before = hub.requests().len();
             let outcome = client.read("ada/m", &commit, "m.gguf", 1000, 300_000).await;
@@ -220,7 +229,7 @@ async fn a_server_that_ignores_ranges_is_not_read_to_the_end() {
     let hub = StandInHub::start();
     let size = 140_000_000_000_u64;
     hub.repository("ada/big", &json!({"files": {"m.safetensors": {"size": size, "seed": 5}}}), &[]);
-    let (client, commit) = (hurried(&hub), hub.commit("ada/big"));
+    let (client, commit) = (client(&hub), hub.commit("ada/big"));
     let truth = client.read("ada/big", &commit, "m.safetensors", 0, 3_000_000).await.expect("read");
     hub.fault(json!({"kind": "whole", "on": "cdn"}));
     for (offset, length) in [(0, 8), (8, 100_000), (2_000_000, 1_000_000)] {

@@ -228,7 +228,7 @@ impl Lab {
         for host in self.hosts.iter().map(|host| host.name) {
             let left = || (self.processes(host), self.ports(host));
             // An agent that just answered its last request may still be on its way out.
-            wait_for(&format!("{host} to be empty, left: {:?}", left()), Duration::from_secs(10), || {
+            wait_for(&format!("{host} to be empty, left: {:?}", left()), Duration::from_secs(60), || {
                 let (processes, ports) = left();
                 (processes.is_empty() && ports.is_empty()).then_some(())
             });
@@ -239,7 +239,7 @@ impl Lab {
     pub fn kill(&self, pids: &[u32]) {
         signal("KILL", pids);
         for pid in pids {
-            wait_for("a killed process to end", Duration::from_secs(5), || gone(*pid).then_some(()));
+            wait_for("a killed process to end", Duration::from_secs(60), || gone(*pid).then_some(()));
         }
     }
 

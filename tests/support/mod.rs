@@ -206,9 +206,9 @@ impl Collected {
         String::from_utf8_lossy(&self.bytes.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
     }
 
-    /// Whether the stream's end was read, now or within two seconds.
+    /// Whether the stream's end was read, now or within ten seconds.
     fn closed(&self) -> bool {
-        let end = Instant::now() + Duration::from_secs(2);
+        let end = Instant::now() + Duration::from_secs(10);
         while !self.reader.is_finished() && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(2));
         }
