@@ -1,6 +1,8 @@
 //! The problem from the desired state, the inventory and the candidate weights: every way to run every model on
 //! every node that sizing allows, and the reason for every way it does not.
 
+// Size: one builder walks candidates, nodes, engines and splits in turn; further kinds of shapes have files of their own.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 

@@ -1,8 +1,8 @@
 //! Parts of a problem that nothing connects: solved by themselves, on several threads where wanted, and put together in
 //! their order, so that the answer is the same with any number of threads.
 //!
-//! Models are connected where they may run on equal nodes, where they run on one node, or by a quota; where there is traffic, all are. The strict tiers
-//! are sums over the models, so the best of every part is the best of all. Only the balance is shared: every part
+//! Models are connected where they may run on equal nodes, where they run on one node, or by a quota; where there is
+//! traffic, all are. The strict tiers are sums over the models, so the best of every part is the best of all. Only the balance is shared: every part
 //! counts a share of its weight, which is never more than what all count together, so bounds stay true.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,6 @@
 //! Traffic, ways out and how long a prompt is read: known answers, brute force, and what the checker catches.
+//!
+//! Size: one small world of links serves all of them.
 
 use std::collections::BTreeMap;
 

@@ -3,6 +3,8 @@
 //! Accelerators, hosts, disks, values of a spread label and quotas are all slots. What is taken only grows while copies
 //! are added, so a partial layout that overfills a slot is left at once. Of the layouts that place and displace the same
 //! numbers only the best tail is kept.
+//!
+//! Size: the rules of a whole placement once more, none of them shared with the solver.
 
 use std::collections::{BTreeMap, BTreeSet};
 
