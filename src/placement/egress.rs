@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{End, Placed, Problem, Reason, Traffic, Unplaced, Via, WayOut, Ways};
+use crate::placement::{End, Placed, Problem, Reason, Traffic, Unplaced, Via, WayOut, Ways};
 
 /// Microseconds by which another node must be better at least.
 const LEAST_GAIN_US: u64 = 2_000;
@@ -51,14 +51,14 @@ pub struct EgressOption {
 
 /// What became of the ways out.
 #[derive(Debug, Default)]
-pub(super) struct WaysOut {
+pub(in crate::placement) struct WaysOut {
     pub egress: Vec<Egress>,
     pub unplaced: Vec<Unplaced>,
     pub notes: Vec<String>,
 }
 
 /// Chooses for every way out, where the models run.
-pub(super) fn choose(problem: &Problem, instances: &[Placed]) -> WaysOut {
+pub(in crate::placement) fn choose(problem: &Problem, instances: &[Placed]) -> WaysOut {
     let mut chosen = WaysOut::default();
     for way in &problem.ways_out {
         let key = End::Out(way.key());
@@ -295,6 +295,6 @@ fn counted(node: &str, limit: u64, measured: u64, text: String) -> Reason {
 }
 
 /// `11.2 ms`.
-pub(super) fn ms(us: u64) -> String {
+pub(in crate::placement) fn ms(us: u64) -> String {
     format!("{:.1} ms", us as f64 / 1000.0)
 }

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::Obstacle;
-use super::change::Change;
 use crate::base::EngineKind;
+use crate::placement::Obstacle;
+use crate::placement::explain::change::Change;
 
 /// Why a model runs where it does, or does not.
 #[derive(Debug, Clone, PartialEq)]
@@ -106,7 +106,7 @@ pub struct Lost {
 
 impl Lost {
     /// How far from being taken, within its group.
-    pub(super) fn distance(&self) -> f64 {
+    pub(in crate::placement) fn distance(&self) -> f64 {
         match (&self.tier, self.needed, self.available) {
             (Some(tier), ..) => (tier.with - tier.without).abs(),
             (None, Some(needed), Some(available)) if needed > 0 => {
@@ -117,7 +117,7 @@ impl Lost {
     }
 
     /// An order for what is as far.
-    pub(super) fn key(&self) -> (&str, Option<EngineKind>, Option<u32>, &[String], &str) {
+    pub(in crate::placement) fn key(&self) -> (&str, Option<EngineKind>, Option<u32>, &[String], &str) {
         (&self.variant, self.engine, self.ranks, &self.nodes, &self.text)
     }
 }

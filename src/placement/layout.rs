@@ -1,7 +1,7 @@
 //! A layout: which copies run where, on named accelerators. What the solver's numbers mean.
 
-use super::{Problem, Shape, Span};
 use crate::base::MIB;
+use crate::placement::{Problem, Shape, Span};
 
 /// One replica on its accelerators.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -173,7 +173,7 @@ pub struct Capacities {
 impl Capacities {
     /// Of a problem whose running instances are these copies.
     pub fn of(problem: &Problem, running: &[Copy]) -> Self {
-        let usable = |a: &super::AcceleratorSupply| if a.healthy { a.capacity_bytes } else { 0 };
+        let usable = |a: &crate::placement::AcceleratorSupply| if a.healthy { a.capacity_bytes } else { 0 };
         let exact = Loads {
             accelerators: problem.nodes.iter().map(|n| n.accelerators.iter().map(usable).collect()).collect(),
             host: problem.nodes.iter().map(|n| n.host_capacity_bytes).collect(),
@@ -237,7 +237,7 @@ pub fn pinned(problem: &Problem) -> Vec<u32> {
 }
 
 /// Whether an instance runs on a node of the config whose facts are unknown.
-pub fn is_pinned(problem: &Problem, running: &super::Running) -> bool {
+pub fn is_pinned(problem: &Problem, running: &crate::placement::Running) -> bool {
     problem.node(&running.node).is_some_and(|node| problem.nodes[node].member && !problem.nodes[node].reachable)
 }
 

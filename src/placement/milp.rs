@@ -2,7 +2,7 @@
 
 use good_lp::{Constraint, Expression, ProblemVariables, SolverModel, variable};
 
-use super::Limits;
+use crate::placement::Limits;
 
 /// A linear expression: (column, factor) pairs.
 pub type Linear = Vec<(usize, f64)>;

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Egress;
 use crate::base::EngineKind;
+use crate::placement::Egress;
 
 /// Where everything runs, and why the rest does not.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,7 +21,7 @@ pub struct Placement {
     /// Every variant on every node, taken or not and why, for `explain`; by model, then best first, then by node.
     pub variants: Vec<VariantAt>,
     /// Running instances that lose their place to higher ranks; sorted by model and replica.
-    pub victims: Vec<super::Victim>,
+    pub victims: Vec<crate::placement::Victim>,
     /// In a large cluster, names of nodes that are equal in all that the models can see, where there are several: what is
     /// said of one of them in `considered` and `variants` holds for `alike` more. Sorted.
     pub alike: Vec<Vec<String>>,

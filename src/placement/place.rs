@@ -2,18 +2,21 @@
 
 use std::collections::BTreeSet;
 
-use super::layout::{Copy, Layout};
-use super::trial::{Inputs, budget};
-use super::{Candidates, Options, Placement, Problem, Why, conflict, nearest, shapes, solve};
 use crate::config::Desired;
 use crate::inventory::Inventory;
+use crate::placement::build::shapes;
+use crate::placement::explain::conflict;
+use crate::placement::explain::trial::{Inputs, budget};
+use crate::placement::layout::{Copy, Layout};
+use crate::placement::words::nearest;
+use crate::placement::{Candidates, Options, Placement, Problem, Why, solve};
 
 /// What was solved, and the copies that the answer means: what explanations are computed from.
 #[derive(Debug, Clone)]
 pub struct Solution {
     /// The problem.
     pub problem: Problem,
-    pub(super) layout: Layout,
+    pub(in crate::placement) layout: Layout,
 }
 
 /// Models without a place whose obstacles a plan looks for; `explain` does it for any.
@@ -28,7 +31,7 @@ pub fn explain(
     solution: &Solution,
     name: &str,
 ) -> Option<Why> {
-    super::why::why(Inputs { desired, inventory, candidates, options }, solution, name)
+    crate::placement::explain::why::why(Inputs { desired, inventory, candidates, options }, solution, name)
 }
 
 /// Places every model. Pure: the same values give the same placement, however nodes and models are listed. With it
@@ -61,7 +64,7 @@ pub fn place_and_keep(
             let Some(model) = problem.model(&unplaced.model) else { continue };
             unplaced.together = conflict::together(inputs, &problem, model);
             let asked = ["selector", "spread", "quality", "engine", "quota", "deny"];
-            let would_do = |o: &&super::Obstacle| o.alone && asked.contains(&o.constraint.as_str());
+            let would_do = |o: &&crate::placement::Obstacle| o.alone && asked.contains(&o.constraint.as_str());
             if unplaced.nearest == "none found"
                 && let Some(obstacle) = unplaced.together.iter().find(would_do)
             {

@@ -7,8 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{PlacedMemory, Reason};
 use crate::base::{EngineKind, MIB, WeightFormat, format_bytes};
+use crate::placement::{PlacedMemory, Reason};
 use crate::sizing::Calibrations;
 
 /// Everything the solver looks at.
@@ -433,7 +433,7 @@ pub enum Term {
     /// is read ([`Shape::slowness`]).
     Latency,
     /// 0 to 1 per pair, times the traffic's weight: the time of one turn over the measured way from a replica to the
-    /// nearest one of the other end; half of it at 100 ms ([`super::Ways`]).
+    /// nearest one of the other end; half of it at 100 ms ([`crate::placement::Ways`]).
     Traffic,
     /// 0 to 1 per replica: bytes to bring; half of it at 64 GiB. Bounded, so that no size makes a download weigh more
     /// than a better variant.
@@ -771,11 +771,11 @@ impl Problem {
 }
 
 /// What shapes are sorted by.
-pub(super) type Key<'s> =
+pub(in crate::placement) type Key<'s> =
     (usize, usize, u32, EngineKind, &'s [usize], u32, bool, Vec<(usize, &'s [usize], u32)>, &'s [u32]);
 
 /// In which order shapes are.
-pub(super) fn key(shape: &Shape) -> Key<'_> {
+pub(in crate::placement) fn key(shape: &Shape) -> Key<'_> {
     let further = shape.further.iter().map(|part| (part.node, part.group.as_slice(), part.ranks)).collect();
     (
         shape.candidate,

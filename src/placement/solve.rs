@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::choice::Choice;
-use super::columns::Formulation;
-use super::layout::{Copy, Layout, is_pinned};
-use super::tiers::{self, Answer, Event, Watch};
-use super::{
-    Elsewhere, Placed, PlacedMemory, Placement, Problem, Role, Running, SolverReport, classes, considered, damping,
-    egress, large, policy_words, refuse, victims,
+use crate::placement::build::classes;
+use crate::placement::exact::columns::Formulation;
+use crate::placement::exact::damping;
+use crate::placement::exact::tiers::{self, Answer, Event, Watch};
+use crate::placement::layout::{Copy, Layout, is_pinned};
+use crate::placement::words::choice::Choice;
+use crate::placement::words::{considered, policies, refuse, victims};
+use crate::placement::{
+    Elsewhere, Placed, PlacedMemory, Placement, Problem, Role, Running, SolverReport, egress, large,
 };
 
 /// Solves a problem. The problem must be sorted (`Problem::sort`); equal problems give equal placements.
@@ -56,7 +58,7 @@ const CLOSER_NODES: i32 = 100;
 
 /// The answer, or where it misses a minimum that its bound allows, a better one by looking at every accelerator.
 fn closer(problem: &Problem, answer: Answer, notes: &mut Vec<String>, events: Watch<'_>) -> Answer {
-    let open = |tier: &super::Tier| tier.name.starts_with("minimum") && tier.bound > tier.value + 0.5;
+    let open = |tier: &crate::placement::Tier| tier.name.starts_with("minimum") && tier.bound > tier.value + 0.5;
     if !answer.tiers.iter().any(open) {
         return answer;
     }
@@ -105,7 +107,7 @@ fn exact(problem: &Problem, notes: &mut Vec<String>, events: Watch<'_>) -> Answe
 
 /// The placement that an answer means, with all its words.
 pub fn told(problem: &Problem, answer: &Answer, mut notes: Vec<String>) -> Placement {
-    notes.extend(policy_words::unhedged(problem, &answer.layout));
+    notes.extend(policies::unhedged(problem, &answer.layout));
     let instances = instances(problem, answer);
     let ways = egress::choose(problem, &instances);
     let mut unplaced = refuse::unplaced(problem, &answer.layout);
@@ -284,7 +286,7 @@ fn pinned(problem: &Problem, model: usize, running: &Running) -> Option<Placed> 
 
 /// Replicas placed per model name, the pinned ones counted.
 pub fn counts(problem: &Problem, layout: &[Copy]) -> BTreeMap<usize, u32> {
-    let pinned = super::layout::pinned(problem);
+    let pinned = crate::placement::layout::pinned(problem);
     let mut counts: BTreeMap<usize, u32> = pinned.into_iter().enumerate().collect();
     for copy in layout {
         *counts.entry(copy.model).or_default() += 1;

@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
 use super::run::{self, Decided, Solved};
-use crate::placement::tiers::{Answer, Event, Watch};
-use crate::placement::{Limits, Problem, Shape, TailTier, Term, Tier, price};
+use crate::placement::build::price;
+use crate::placement::exact::tiers::{Answer, Event, Watch};
+use crate::placement::{Limits, Problem, Shape, TailTier, Term, Tier};
 
 /// Solves all tiers of a large problem.
 pub fn solve(problem: &Problem, limits: &Limits, events: Watch<'_>) -> Answer {

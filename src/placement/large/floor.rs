@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::groups::Groups;
+use crate::placement::build::quota;
+use crate::placement::exact::traffic::{conflict, limited};
 use crate::placement::layout::{Copy, Layout, is_pinned, rounded, spread_value, whole};
-use crate::placement::traffic::{conflict, limited};
-use crate::placement::{Problem, Shape, quota};
+use crate::placement::{Problem, Shape};
 
 /// Places that are looked at before a search gives up: memory is there, but disk, host or spread forbid them.
 const TRIES: usize = 512;

@@ -277,7 +277,7 @@ impl<'p> Groups<'p> {
     fn kinds(&mut self) {
         let problem = self.problem;
         // Where one of these may be depends on where others are.
-        let limited = crate::placement::traffic::limited(problem);
+        let limited = crate::placement::exact::traffic::limited(problem);
         let mut looks: BTreeMap<(usize, usize, u64, Look), usize> = BTreeMap::new();
         let mut kinds: BTreeMap<_, usize> = BTreeMap::new();
         for (index, model) in problem.models.iter().enumerate() {

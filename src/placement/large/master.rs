@@ -10,9 +10,10 @@ use super::goal::Goal;
 use super::groups::Groups;
 use super::price::{Part, price};
 use crate::base::GIB;
-use crate::placement::columns::merged;
+use crate::placement::exact::columns::merged;
 use crate::placement::layout::is_pinned;
-use crate::placement::milp::{self, Late, Linear, Program, Relaxed, Row};
+use crate::placement::milp;
+use crate::placement::milp::{Late, Linear, Program, Relaxed, Row};
 use crate::placement::{Limits, Term};
 
 /// A multiset of items on one card of a type.

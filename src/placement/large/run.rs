@@ -11,9 +11,9 @@ use super::master::{Master, Pattern};
 use super::polish::polish;
 use super::realise::realise;
 use super::whole;
+use crate::placement::exact::tiers::{Event, Watch};
 use crate::placement::layout::Layout;
 use crate::placement::milp::{Linear, Row};
-use crate::placement::tiers::{Event, Watch};
 use crate::placement::{Limits, Problem, Term};
 
 /// Where a decided tier stands among all: of minimum replicas, desired ones or the problem's own; the rank and whether

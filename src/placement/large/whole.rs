@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::goal::Goal;
 use super::master::{Master, Pattern, Proof};
 use crate::placement::Limits;
-use crate::placement::milp::{self, Linear, Row};
+use crate::placement::milp;
+use crate::placement::milp::{Linear, Row};
 
 /// Whole numbers of everything.
 #[derive(Debug, Clone, Default)]

@@ -383,7 +383,7 @@ fn the_checker_finds_what_breaks_a_policy() {
 
 #[test]
 fn a_place_that_loses_by_the_hedge_is_said_to_lose_by_it() {
-    use crate::placement::rival::{Compared, Rivals};
+    use crate::placement::explain::rival::{Compared, Rivals};
     let mut problem = cluster(&[("s", 1), ("t", 1)]);
     problem.nodes[0].spot = true;
     problem.nodes[1].price_per_hour = Some(9.0);
@@ -391,7 +391,7 @@ fn a_place_that_loses_by_the_hedge_is_said_to_lose_by_it() {
     problem.models = vec![model(&problem, "m", 5, 1, 1, 20)];
     problem.sort();
     let spot = problem.models[0].shapes.iter().position(|shape| problem.nodes[shape.node].name == "s").unwrap();
-    let base = crate::placement::trial::answer(&problem);
+    let base = crate::placement::explain::trial::answer(&problem);
     let compared = Rivals::new(&problem, &base).force(0, spot);
     let Compared::Worse { tier, without, with, .. } = compared else { panic!("{compared:?}") };
     assert_eq!((tier.as_str(), without, with), ("replicas that outlast 1 spot loss, rank 5", 1.0, 0.0));

@@ -623,7 +623,7 @@ fn judged(problem: &Problem, layout: &[Vec<u32>]) -> Option<[f64; 4]> {
         for via in open.iter().filter(|via| via.connect_us.is_some() || !measured) {
             let node = problem.node(&via.node).unwrap();
             let mut sum = match via.connect_us {
-                Some(us) => crate::placement::distances::cost(us as f64 / 1e6),
+                Some(us) => crate::placement::build::distances::cost(us as f64 / 1e6),
                 None => 1.0,
             };
             for flow in &mine {

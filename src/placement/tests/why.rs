@@ -6,7 +6,7 @@ use super::random;
 use crate::base::GIB;
 use crate::config::Desired;
 use crate::inventory::Inventory;
-use crate::placement::account::{costs, counted};
+use crate::placement::explain::account::{costs, counted};
 use crate::placement::solve::solve_with_layout;
 use crate::placement::*;
 use crate::weights::Variant;
@@ -273,7 +273,7 @@ fn the_terms_that_are_told_are_the_tier_that_was_solved() {
 
 #[test]
 fn a_forced_shape_is_as_good_as_the_best_placement_that_has_it() {
-    use crate::placement::rival::{Compared, Rivals};
+    use crate::placement::explain::rival::{Compared, Rivals};
     let (mut compared, mut seed) = (0, 0);
     while compared < 60 {
         seed += 1;
@@ -283,16 +283,16 @@ fn a_forced_shape_is_as_good_as_the_best_placement_that_has_it() {
             m.desired == 1 && m.shapes.len() > 1 && !problem.running.iter().any(|running| running.model == m.name)
         });
         let Some(model) = single else { continue };
-        let base = crate::placement::trial::answer(&problem);
+        let base = crate::placement::explain::trial::answer(&problem);
         let rivals = Rivals::new(&problem, &base);
         for shape in 0..problem.models[model].shapes.len() {
             let mut only = problem.clone();
             only.models[model].shapes = vec![problem.models[model].shapes[shape].clone()];
-            let least = crate::placement::trial::answer(&only);
+            let least = crate::placement::explain::trial::answer(&only);
             if !least.layout.iter().any(|copy| copy.model == model) {
                 continue;
             }
-            let values = |answer: &crate::placement::tiers::Answer, name: &str| {
+            let values = |answer: &crate::placement::exact::tiers::Answer, name: &str| {
                 answer.tiers.iter().find(|tier| tier.name == name).map_or(0.0, |tier| tier.value)
             };
             let quality = |shapes: &[Shape]| {

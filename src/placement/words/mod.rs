@@ -1,0 +1,13 @@
+//! What a placement says of itself: why this variant and place, why not others, and what is nearest to fitting.
+//!
+//! `choice` says why a copy runs as it does, `considered` what else was looked at, `refuse` why a replica has no place
+//! and `nearest` the smallest change that gives it one; `victims` tells who made way for whom, `policies` which rule
+//! acted, `phrases` joins names and numbers to sentences.
+
+pub mod choice;
+pub mod considered;
+pub mod nearest;
+pub mod phrases;
+pub mod policies;
+pub mod refuse;
+pub mod victims;
