@@ -235,7 +235,7 @@ pub(super) fn settings(node: &Node, cx: &mut Context<'_>) -> SshSettings {
         user: node.prop("user").and_then(|entry| login(entry, cx)),
         identity,
         known_hosts: node.prop("known-hosts").and_then(|entry| cx.path(entry, PathRule::Anywhere)),
-        connect_timeout: node.prop("connect-timeout").and_then(|entry| duration(entry, cx)),
+        connect_timeout: node.prop("connect-timeout").and_then(duration),
         port: node.prop("port").and_then(Entry::whole).map(|port| port.value),
         jump: node.prop("jump").and_then(|entry| jump(entry, cx)),
         trust_on_first_use: node
@@ -269,12 +269,8 @@ fn login(entry: &Entry, cx: &mut Context<'_>) -> Option<String> {
     Some(user.value)
 }
 
-fn duration(entry: &Entry, cx: &mut Context<'_>) -> Option<Duration> {
-    let time = entry.get(values::duration)?;
-    if time.value.is_zero() {
-        cx.error(ids::OUT_OF_RANGE, &time.place, "a time of zero", "write how long to wait, such as \"5s\"");
-    }
-    Some(time.value)
+fn duration(entry: &Entry) -> Option<Duration> {
+    Some(entry.get(values::duration)?.value)
 }
 
 pub(super) fn reserve(node: &Node) -> Reserve {
@@ -374,7 +370,7 @@ fn git_source(node: &Node, cx: &mut Context<'_>) -> Option<GitSource> {
         branch: text("branch"),
         tag: text("tag"),
         folder: text("folder"),
-        poll: node.prop("poll").and_then(|entry| duration(entry, cx)),
+        poll: node.prop("poll").and_then(duration),
         require_signed: node
             .prop("require-signed")
             .and_then(|entry| entry.get(values::boolean))

@@ -11,29 +11,31 @@ use crate::base::{Diagnostic, Place, Spanned, Tree, TreeEntry, is_obeyed};
 
 /// Names by kind, each with its first declaration.
 #[derive(Debug, Default)]
-pub(super) struct Names(BTreeMap<(&'static str, String), Place>);
+pub(super) struct Names(BTreeMap<&'static str, BTreeMap<String, Place>>);
 
 impl Names {
     /// Declares a name; the earlier place if it is taken.
     pub fn declare(&mut self, kind: &'static str, name: &Spanned<String>) -> Option<Place> {
-        let key = (kind, name.value.clone());
-        match self.0.get(&key) {
-            Some(first) => Some(first.clone()),
-            None => {
-                self.0.insert(key, name.place.clone());
-                None
-            }
+        let of_kind = self.0.entry(kind).or_default();
+        if let Some(first) = of_kind.get(&name.value) {
+            return Some(first.clone());
         }
+        of_kind.insert(name.value.clone(), name.place.clone());
+        None
     }
 
     pub fn place(&self, kind: &'static str, name: &str) -> Option<&Place> {
-        self.0.get(&(kind, name.to_owned()))
+        self.0.get(kind)?.get(name)
     }
 
-    fn of(&self, kind: &'static str) -> Vec<(&str, &Place)> {
-        self.0.iter().filter(|((k, _), _)| *k == kind).map(|((_, name), place)| (name.as_str(), place)).collect()
+    fn of(&self, kind: &'static str) -> impl Iterator<Item = (&str, &Place)> {
+        self.0.get(kind).into_iter().flatten().map(|(name, place)| (name.as_str(), place))
     }
 }
+
+/// For this many unknown names of a run the nearest known one is looked for. Looking holds a name against every known
+/// one, and whoever has more of them wrong has another list in hand, no slip of the finger.
+const MAX_GUESSES: usize = 200;
 
 pub(super) struct Context<'a> {
     pub tree: &'a Tree,
@@ -41,6 +43,9 @@ pub(super) struct Context<'a> {
     pub names: Names,
     pub priorities: BTreeMap<String, PriorityClass>,
     pub found: Vec<Diagnostic>,
+    /// Whether the files read now count as lying at the root, wherever they lie.
+    pub at_root: bool,
+    guesses: usize,
 }
 
 /// Where a path may lead.
@@ -68,7 +73,15 @@ impl<'a> Context<'a> {
                 rest = folder;
             }
         }
-        Self { tree, folders, names: Names::default(), priorities: BTreeMap::new(), found: Vec::new() }
+        Self {
+            tree,
+            folders,
+            names: Names::default(),
+            priorities: BTreeMap::new(),
+            found: Vec::new(),
+            at_root: false,
+            guesses: 0,
+        }
     }
 
     /// Records an error with its remedy.
@@ -93,19 +106,30 @@ impl<'a> Context<'a> {
         if self.names.place(kind, &name.value).is_some() {
             return true;
         }
-        let known = self.names.of(kind);
-        let words: Vec<&str> = known.iter().map(|(word, _)| *word).collect();
-        let hint = match words.len() {
-            0 => format!("declare it: `{kind} \"{}\" …`", name.value),
-            _ => names::did_you_mean(&name.value, &words),
+        let first = self.names.of(kind).next();
+        let guessing = first.is_some() && self.guesses < MAX_GUESSES;
+        let mut near = None;
+        let hint = if guessing {
+            let words: Vec<&str> = self.names.of(kind).map(|(word, _)| word).collect();
+            near = names::nearest(&name.value, words.iter().copied());
+            match near {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => names::did_you_mean(&name.value, &words),
+            }
+        } else if first.is_some() {
+            format!("declare it, or take it out: more than {MAX_GUESSES} names here are declared nowhere")
+        } else {
+            format!("declare it: `{kind} \"{}\" …`", name.value)
         };
         let message = format!("no {kind} is named `{}`", name.value);
         let mut diagnostic = Diagnostic::error(ids::UNKNOWN_NAME, &name.place, message).hint(hint);
-        let near = names::nearest(&name.value, words.iter().copied());
-        let shown = known.iter().find(|(word, _)| near.is_none_or(|near| near == *word));
+        let shown = match near {
+            Some(near) => self.names.place(kind, near).map(|place| (near, place)),
+            None => first,
+        };
         if let Some((word, place)) = shown {
             diagnostic = diagnostic.related(place, format!("`{word}` is declared here"));
-        } else if let Some((_, place)) = self.names.of("cluster").first() {
+        } else if let Some((_, place)) = self.names.of("cluster").next() {
             diagnostic = diagnostic.related(
                 place,
                 format!(
@@ -114,6 +138,7 @@ impl<'a> Context<'a> {
                 ),
             );
         }
+        self.guesses += usize::from(guessing);
         self.found.push(diagnostic);
         false
     }
@@ -175,7 +200,8 @@ impl<'a> Context<'a> {
             }
             (false, _) => {}
         }
-        let Some(path) = paths::relative_to_file(&place.file, text) else {
+        let file = if self.at_root { "" } else { &*place.file };
+        let Some(path) = paths::relative_to_file(file, text) else {
             let hint = match rule {
                 PathRule::Inside => "paths are relative to the file and stay inside the repository",
                 _ => "paths are relative to the file and stay inside the repository; outside it, write `/…` or `~/…`",
@@ -186,14 +212,14 @@ impl<'a> Context<'a> {
         if rule == PathRule::Secret {
             return Some(path);
         }
-        if self.exists(&path, place) {
+        if self.exists(&path, place, rule) {
             return Some(path);
         }
         let from_root = paths::normal(text).filter(|other| *other != path && self.is_there(other));
         let hint = match from_root {
             Some(other) => format!(
                 "paths are relative to the file that names them; `{other}` exists at the root: write `{}`",
-                paths::climb(&place.file, &other)
+                paths::climb(file, &other)
             ),
             None => {
                 let ending =
@@ -216,13 +242,27 @@ impl<'a> Context<'a> {
     }
 
     /// As [`Self::is_there`]; a refused file counts as there and is reported.
-    fn exists(&mut self, path: &str, place: &Place) -> bool {
-        if let Some(TreeEntry::Refused(reason)) = self.tree.get(path) {
-            let message = format!("`{path}` cannot be used: {reason}");
-            self.error(ids::UNREADABLE, place, message, "make it a readable file inside the repository");
+    fn exists(&mut self, path: &str, place: &Place, rule: PathRule) -> bool {
+        if self.is_there(path) && !matches!(self.tree.get(path), Some(TreeEntry::Refused(_))) {
             return true;
         }
-        self.is_there(path)
+        let above = path.match_indices('/').map(|(end, _)| &path[..end]);
+        let refused = above.chain([path]).find_map(|part| match self.tree.get(part) {
+            Some(TreeEntry::Refused(reason)) => Some((part.to_owned(), reason.clone())),
+            _ => None,
+        });
+        let Some((part, reason)) = refused else { return false };
+        let hint = match (reason.starts_with("a link"), rule) {
+            (true, PathRule::Inside) => "name what the link leads to, inside the repository",
+            (true, _) => "name what the link leads to: inside the repository, or from `/` or `~/`",
+            (false, _) => "make it a readable file inside the repository",
+        };
+        let message = match part == path {
+            true => format!("`{path}` cannot be used: {reason}"),
+            false => format!("`{path}` cannot be used: `{part}` is {reason}"),
+        };
+        self.error(ids::UNREADABLE, place, message, hint);
+        true
     }
 }
 

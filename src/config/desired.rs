@@ -261,6 +261,8 @@ pub struct PlaceRules {
     pub allow_cpu: bool,
     /// May keep some layers in host memory.
     pub allow_offload: bool,
+    /// May have its layers on several nodes.
+    pub allow_nodes: bool,
 }
 
 /// A label's wanted value. The label `node` is the node's name.

@@ -118,6 +118,8 @@ ids! {
     NO_CHANGE = "FLK152", "nothing is changed",
         "A file for `flock plan --what-if` says what would be otherwise: `add node \"x\" like=\"ada-1\"`, `drop node \"a100\"`, `add model \"judge\" { … }` as in cluster.kdl. This one says nothing.";
 
+    NO_EFFECT = "FLK187", "word that none of the engines acts on",
+        "`part`, `allow offload=#true` and `allow cpu=#true` act with llama.cpp only, and the model names other engines alone. Name llama.cpp, too, or leave the word out.";
     LABEL_NOWHERE = "FLK188", "label or name that nothing has",
         "`place` asks for a label, or a value of it, that no node of the config has: a `require` then leaves the model without a place, `prefer` and `spread` have no effect. Or a `deny` or `quota` compares with a name, a label or a value that no model or node of the config has: that comparison is never true.";
     SAME_MACHINE = "FLK189", "two nodes are one machine",

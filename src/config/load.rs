@@ -276,8 +276,7 @@ pub(super) fn resolve(files: &BTreeMap<String, Vec<Node>>, cx: &mut Context<'_>)
         }
     }
     policy::finish(&mut policies, cx);
-    place_labels::check(&models, &nodes, cx);
-    place_labels::Everything { models: &models, provided: &provider_models, nodes: &nodes }.check(&policies, cx);
+    cx.found.extend(place_labels::check(&models, &provider_models, &nodes, &policies));
     Some(Desired {
         cluster: cluster?,
         nodes,

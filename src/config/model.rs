@@ -10,7 +10,7 @@ use super::model_words::MODEL_CHILDREN;
 use super::syntax::{Entry, Node};
 use super::values::{self, Date};
 use super::{LabelIs, Model, PlaceRules, Priority, Replicas, VariantChoice, ids, owned, source};
-use crate::base::{Dtype, EngineKind, Quality, Spanned};
+use crate::base::{Diagnostic, Dtype, EngineKind, Place, Quality, Spanned};
 
 /// Words that a provider's model may have.
 const PROVIDER_WORDS: &[&str] =
@@ -262,6 +262,7 @@ fn local(words: &Words<'_>, cx: &mut Context<'_>) -> Option<Model> {
         cx.error(ids::CONTRADICTION, &itself.place, format!("`{}` near itself", own.value), hint);
     }
     let extras = extras(words, cx);
+    without_effect(words.own, &engines, cx);
     let env = context::env(words.all("env").into_iter(), cx);
     let name = name?;
     Some(Model {
@@ -302,6 +303,40 @@ fn engines(words: &Words<'_>, cx: &mut Context<'_>) -> Vec<Spanned<EngineKind>> 
         engines.push(engine);
     }
     engines
+}
+
+/// Warns of what the model itself asks for and only llama.cpp does, where it names other engines alone.
+fn without_effect(own: &Node, engines: &[Spanned<EngineKind>], cx: &mut Context<'_>) {
+    let Some(first) = engines.first() else { return };
+    if engines.iter().any(|engine| engine.value == EngineKind::LlamaCpp) {
+        return;
+    }
+    let names: Vec<&str> = engines.iter().map(|engine| engine.value.word()).collect();
+    let names = names.join(" and ");
+    let one = engines.len() == 1;
+    let mut tell = |place: &Place, word: &str, instead: String| {
+        let message = format!("`{word}` has no effect: only llama.cpp acts on it, and {names} {instead}");
+        let hint =
+            format!("add llama.cpp to its engines, as in `engine \"{}\" \"llama.cpp\"`, or leave it out", first.value);
+        cx.found.push(Diagnostic::warning(ids::NO_EFFECT, place, message).hint(hint));
+    };
+    if let Some(part) = own.child("part") {
+        let serves = if one { "serves" } else { "serve" };
+        tell(part.place(), "part", format!("{serves} the vision tower with the layers"));
+    }
+    let Some(allow) = own.child("place").and_then(|place| place.child("allow")) else { return };
+    let allowed = |name: &str| {
+        let entry = allow.prop(name)?;
+        entry.get(values::boolean).filter(|flag| flag.value).map(|flag| flag.place)
+    };
+    if let Some(place) = allowed("offload") {
+        let keeps = if one { "keeps" } else { "keep" };
+        tell(&place, "allow offload=#true", format!("{keeps} all layers on accelerators"));
+    }
+    if let Some(place) = allowed("cpu") {
+        let runs = if one { "is" } else { "are" };
+        tell(&place, "allow cpu=#true", format!("{runs} planned on accelerators alone"));
+    }
 }
 
 fn arguments(
@@ -424,6 +459,7 @@ fn place(node: &Node, cx: &mut Context<'_>) -> PlaceRules {
         let flag = |name| allow.prop(name).and_then(|entry| entry.get(values::boolean)).is_some_and(|flag| flag.value);
         rules.allow_cpu = flag("cpu");
         rules.allow_offload = flag("offload");
+        rules.allow_nodes = flag("nodes");
     }
     rules
 }

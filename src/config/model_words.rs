@@ -61,6 +61,12 @@ static NEAR: NodeSpec = NodeSpec::new("near", "close to an agent's model, or to 
 static ALLOW: NodeSpec = NodeSpec::new("allow", "what is only done where it is allowed").props(&[
     prop("cpu", Type::Bool, "run on the CPU alone").default("#false"),
     prop("offload", Type::Bool, "keep some layers in host memory, with llama.cpp").default("#false"),
+    prop(
+        "nodes",
+        Type::Bool,
+        "share its layers out over several nodes, with llama.cpp: whoever reaches the workers' ports can use them",
+    )
+    .default("#false"),
 ]);
 static ARGUMENT: NodeSpec = NodeSpec::new("argument", "a further engine argument")
     .args(&[arg("flag", Type::Text), optional("value", Type::Scalar)])
@@ -101,7 +107,7 @@ static PROVIDER: NodeSpec = NodeSpec::new("provider", "the external API that ser
     .args(&[arg("provider", Type::Name)])
     .props(&[prop("name", Type::Text, "the model's name there").required()]);
 static MAX_LATENCY: NodeSpec =
-    NodeSpec::new("max-latency", "longest way to the provider").args(&[arg("time", Type::Duration)]);
+    NodeSpec::new("max-latency", "longest way to the provider").args(&[arg("time", Type::DurationOrZero)]);
 
 /// Children of `model` and of `defaults`.
 pub(super) const MODEL_CHILDREN: &[&NodeSpec] = &[

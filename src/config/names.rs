@@ -37,7 +37,7 @@ pub(super) const NAME_RULE: &str =
     "names hold letters, digits, `.`, `_`, `+` and `-`, and begin with a letter or digit";
 
 /// The known word that was probably meant.
-pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // Beyond these bounds a guess costs more than it helps.
     const MAX_WORD: usize = 128;
     const MAX_KNOWN: usize = 2000;

@@ -4,12 +4,41 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::condition::{Condition, Field};
-use super::context::Context;
-use super::{LabelIs, Model, Node, Policies, ProviderModel, ids, names};
+use super::{Desired, LabelIs, Model, Node, Policies, ProviderModel, ids, names};
 use crate::base::{Diagnostic, Place};
 
+/// Warnings of every label, name and value that is asked for and nothing of the config has.
+pub(super) fn check(
+    models: &BTreeMap<String, Model>,
+    provided: &BTreeMap<String, ProviderModel>,
+    nodes: &BTreeMap<String, Node>,
+    policies: &Policies,
+) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    rules(models, nodes, &mut found);
+    Everything { models, provided, nodes }.check(policies, &mut found);
+    found
+}
+
+/// The same warnings among others once facts are at hand: nodes also have the labels that an inventory gives them.
+pub fn with_labels_of_facts(
+    findings: Vec<Diagnostic>,
+    desired: &Desired,
+    labels: &BTreeMap<&str, &BTreeMap<String, String>>,
+) -> Vec<Diagnostic> {
+    let mut nodes = desired.nodes.clone();
+    for (name, node) in &mut nodes {
+        for (label, value) in labels.get(name.as_str()).into_iter().copied().flatten() {
+            // The config's own word counts.
+            node.labels.entry(label.clone()).or_insert_with(|| value.clone());
+        }
+    }
+    let kept = findings.into_iter().filter(|one| one.id != ids::LABEL_NOWHERE);
+    kept.chain(check(&desired.models, &desired.provider_models, &nodes, &desired.policies)).collect()
+}
+
 /// Warns of every `require`, `prefer` and `spread` that no node of the config can meet.
-pub(super) fn check(models: &BTreeMap<String, Model>, nodes: &BTreeMap<String, Node>, cx: &mut Context<'_>) {
+fn rules(models: &BTreeMap<String, Model>, nodes: &BTreeMap<String, Node>, found: &mut Vec<Diagnostic>) {
     // A repository without nodes is one in the making.
     if nodes.is_empty() {
         return;
@@ -17,22 +46,22 @@ pub(super) fn check(models: &BTreeMap<String, Model>, nodes: &BTreeMap<String, N
     for model in models.values() {
         let rules = &model.place;
         for require in &rules.require {
-            one(&require.value, &require.place, "the model finds no place", nodes, cx);
+            one(&require.value, &require.place, "the model finds no place", nodes, found);
         }
         for prefer in &rules.prefer {
-            one(&prefer.value.0, &prefer.place, "it has no effect", nodes, cx);
+            one(&prefer.value.0, &prefer.place, "it has no effect", nodes, found);
         }
         if let Some(by) = &rules.spread_by
             && by.value != "node"
             && !nodes.values().any(|node| node.labels.contains_key(&by.value))
         {
             let message = format!("no node has the label `{}`: all of them count as one to spread over", by.value);
-            cx.found.push(Diagnostic::warning(ids::LABEL_NOWHERE, &by.place, message).hint(near(&by.value, nodes)));
+            found.push(Diagnostic::warning(ids::LABEL_NOWHERE, &by.place, message).hint(near(&by.value, nodes)));
         }
     }
 }
 
-fn one(wanted: &LabelIs, place: &Place, effect: &str, nodes: &BTreeMap<String, Node>, cx: &mut Context<'_>) {
+fn one(wanted: &LabelIs, place: &Place, effect: &str, nodes: &BTreeMap<String, Node>, found: &mut Vec<Diagnostic>) {
     let LabelIs { label, is } = wanted;
     // A node's name is held against the declared ones where it is read.
     let of = |node: &'_ Node| node.labels.get(label).cloned();
@@ -48,7 +77,7 @@ fn one(wanted: &LabelIs, place: &Place, effect: &str, nodes: &BTreeMap<String, N
         let message = format!("no node has the label `{label}` with `{is}`: {effect}");
         (message, names::did_you_mean(is, &values))
     };
-    cx.found.push(Diagnostic::warning(ids::LABEL_NOWHERE, place, message).hint(hint));
+    found.push(Diagnostic::warning(ids::LABEL_NOWHERE, place, message).hint(hint));
 }
 
 fn near(label: &str, nodes: &BTreeMap<String, Node>) -> String {
@@ -63,10 +92,10 @@ fn near(label: &str, nodes: &BTreeMap<String, Node>) -> String {
 }
 
 /// What policies can speak of.
-pub(super) struct Everything<'a> {
-    pub models: &'a BTreeMap<String, Model>,
-    pub provided: &'a BTreeMap<String, ProviderModel>,
-    pub nodes: &'a BTreeMap<String, Node>,
+struct Everything<'a> {
+    models: &'a BTreeMap<String, Model>,
+    provided: &'a BTreeMap<String, ProviderModel>,
+    nodes: &'a BTreeMap<String, Node>,
 }
 
 impl Everything<'_> {
@@ -146,20 +175,20 @@ impl Everything<'_> {
     }
 
     /// Warns of every `deny` and `quota` that speaks of what is not there.
-    pub fn check(&self, policies: &Policies, cx: &mut Context<'_>) {
+    fn check(&self, policies: &Policies, found: &mut Vec<Diagnostic>) {
         for denial in policies.denials.values() {
             let mut told = BTreeSet::new();
-            self.condition(&denial.when.value, &mut |found| {
-                told.insert(found);
+            self.condition(&denial.when.value, &mut |one| {
+                told.insert(one);
             });
             for (message, hint) in told {
-                cx.found.push(Diagnostic::warning(ids::LABEL_NOWHERE, &denial.when.place, message).hint(hint));
+                found.push(Diagnostic::warning(ids::LABEL_NOWHERE, &denial.when.place, message).hint(hint));
             }
         }
         for quota in policies.quotas.values() {
             let field = Field::ModelLabel(quota.label.clone());
             if let Some((message, hint)) = self.missing(&field, &quota.is, "the quota limits nothing") {
-                cx.found.push(Diagnostic::warning(ids::LABEL_NOWHERE, &quota.name.place, message).hint(hint));
+                found.push(Diagnostic::warning(ids::LABEL_NOWHERE, &quota.name.place, message).hint(hint));
             }
         }
     }

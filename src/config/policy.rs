@@ -72,7 +72,7 @@ pub(super) static PRUNE: NodeSpec = NodeSpec::new("prune", "what happens to what
 /// `on-node-lost`.
 pub(super) static ON_NODE_LOST: NodeSpec = NodeSpec::new("on-node-lost", "what happens when a node does not answer")
     .props(&[
-        prop("after", Type::Duration, "how long to wait").required(),
+        prop("after", Type::DurationOrZero, "how long to wait").required(),
         prop("move", Type::Word(&["stateless", "all", "none"]), "which models move").required(),
     ])
     .later();

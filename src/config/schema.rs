@@ -21,12 +21,16 @@ pub enum Type {
     Number(f64, f64),
     /// `#true` or `#false`.
     Bool,
-    /// `"24GiB"`.
+    /// `"24GiB"`, `"0B"`.
     Bytes,
-    /// `"10MB/s"`.
+    /// `"24GiB"`, above zero.
+    SomeBytes,
+    /// `"10MB/s"`, above zero.
     ByteRate,
-    /// `"5ms"`, `"72h"`.
+    /// `"5ms"`, `"72h"`, above zero.
     Duration,
+    /// `"5ms"`, `"0s"`.
+    DurationOrZero,
     /// `"25%"`.
     Percent,
     /// `"5.00"`, in the currency of the cluster.
@@ -92,9 +96,9 @@ impl Type {
             Self::Whole(min, max) => format!("a whole number from {min} to {max}"),
             Self::Number(min, max) => format!("a number from {min} to {max}"),
             Self::Bool => "#true or #false".into(),
-            Self::Bytes => "bytes with their unit, such as \"24GiB\"".into(),
+            Self::Bytes | Self::SomeBytes => "bytes with their unit, such as \"24GiB\"".into(),
             Self::ByteRate => "bytes per second, such as \"10MB/s\"".into(),
-            Self::Duration => "a time with its unit, such as \"5s\"".into(),
+            Self::Duration | Self::DurationOrZero => "a time with its unit, such as \"5s\"".into(),
             Self::Percent => "a share, such as \"25%\"".into(),
             Self::Money => "an amount, such as \"5.00\"".into(),
             Self::HourlyPrice => "a price per hour, such as \"1.20/h\"".into(),
@@ -141,8 +145,10 @@ impl Type {
             Self::Number(min, max) => values::number(value, min, max).map(drop),
             Self::Bool => values::boolean(value).map(drop),
             Self::Bytes => values::bytes(value).map(drop),
+            Self::SomeBytes => values::bytes(value).and_then(|amount| values::some(amount.0 > 0, value, "1MiB")),
             Self::ByteRate => values::byte_rate(value).map(drop),
-            Self::Duration => values::duration(value).map(drop),
+            Self::Duration => values::duration(value).and_then(|time| values::some(!time.is_zero(), value, "5s")),
+            Self::DurationOrZero => values::duration(value).map(drop),
             Self::Percent => values::percent(value).map(drop),
             Self::Money => values::money(value).map(drop),
             Self::HourlyPrice => values::hourly_price(value).map(drop),

@@ -18,7 +18,7 @@ static HTTP: NodeSpec = NodeSpec::new("http", "an MCP server that is reached ove
 static ALLOW: NodeSpec =
     NodeSpec::new("allow", "the only functions that may be called").args(&[rest("function", Type::Text)]);
 static TIMEOUT: NodeSpec = NodeSpec::new("timeout", "deadline of one call").args(&[arg("time", Type::Duration)]);
-static OUTPUT_LIMIT: NodeSpec = NodeSpec::new("output-limit", "longest answer").args(&[arg("size", Type::Bytes)]);
+static OUTPUT_LIMIT: NodeSpec = NodeSpec::new("output-limit", "longest answer").args(&[arg("size", Type::SomeBytes)]);
 static ONCE: NodeSpec = NodeSpec::new("once", "never repeated after a crash without a human");
 
 /// `tool`.

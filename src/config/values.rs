@@ -230,6 +230,13 @@ pub(super) fn duration(value: &Value) -> Result<Duration> {
     }
 }
 
+/// Refuses nothing where nothing has no meaning.
+pub(super) fn some(is_some: bool, value: &Value, example: &str) -> Result<()> {
+    let hint = || format!("write more than that, such as \"{example}\", or leave it out");
+    let wrong = || Wrong::new(ids::OUT_OF_RANGE, format!("{} is nothing", value.describe()), hint());
+    if is_some { Ok(()) } else { Err(wrong()) }
+}
+
 pub(super) fn byte_rate(value: &Value) -> Result<Bytes> {
     let Value::Text { text, .. } = value else {
         return Err(match value {
@@ -241,7 +248,12 @@ pub(super) fn byte_rate(value: &Value) -> Result<Bytes> {
     };
     match text.strip_suffix("/s") {
         Some(amount) => parse_bytes(amount)
-            .map_err(|error| unit(&error, amount, "bytes", "10MB/s", "MB/s", "KiB MiB GiB TiB or KB MB GB TB")),
+            .map_err(|error| unit(&error, amount, "bytes", "10MB/s", "MB/s", "KiB MiB GiB TiB or KB MB GB TB"))
+            .and_then(|rate| {
+                let hint = "write a rate above zero, such as \"10MB/s\", or leave it out: then nothing is held back";
+                let stops = || Wrong::new(ids::OUT_OF_RANGE, "a rate of nothing, at which no transfer ever ends", hint);
+                if rate.0 > 0 { Ok(rate) } else { Err(stops()) }
+            }),
         None => Err(Wrong::new(ids::MISSING_UNIT, "a rate without `/s`", format!("write \"{text}/s\""))),
     }
 }

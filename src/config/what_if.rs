@@ -3,7 +3,7 @@
 //! `add node "x" like="ada-1"` (a name or a range; `price`, `label`, `reserve`, `spot` and `site` as of a node), `drop
 //! node "a100"`, `add model "judge" { … }` as in cluster.kdl. What a model refers to is looked up in the config.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::context::{self, Context};
 use super::model::Decoded;
@@ -71,17 +71,17 @@ pub fn what_if(tree: &Tree, files: &[(String, Vec<u8>)]) -> (Option<Vec<WhatIf>>
     let desired = load::resolve(&config, &mut cx);
     let defaults = load::cluster_block(&config, &mut cx).and_then(|block| block.child("defaults"));
     cx.found.clear();
-    let mut reader = Reader { cx: &mut cx, defaults, changes: Vec::new(), dropped: Vec::new() };
+    // Paths of its models are relative to the root, as in cluster.kdl, wherever the file itself lies.
+    cx.at_root = true;
+    let mut reader = Reader { cx: &mut cx, defaults, changes: Vec::new(), dropped: BTreeSet::new() };
     let mut read = Vec::new();
     let mut found = Vec::new();
-    for (index, (shown, bytes)) in files.iter().enumerate() {
-        // Paths of its models are relative to the root, as in cluster.kdl, wherever the file itself lies.
-        let file = format!("what-if.{index}");
-        let (nodes, mut broken) = syntax::parse(&file, bytes);
+    for (file, bytes) in files {
+        let (nodes, mut broken) = syntax::parse(file, bytes);
         let whole = broken.iter().all(|one| one.severity != Severity::Error);
         if nodes.is_empty() && whole {
             let hint = "write `add node \"x\" like=\"NODE\"`, `drop node \"NODE\"` or `add model \"x\" { … }`";
-            let place = Place::start_of(&file);
+            let place = Place::start_of(file);
             broken.push(Diagnostic::error(ids::NO_CHANGE, &place, "the file changes nothing").hint(hint));
         }
         // What follows from a broken line is no news.
@@ -91,12 +91,6 @@ pub fn what_if(tree: &Tree, files: &[(String, Vec<u8>)]) -> (Option<Vec<WhatIf>>
         read.push(WhatIf { changes: std::mem::take(&mut reader.changes) });
         found.append(&mut broken);
         found.append(&mut reader.cx.found);
-        for one in &mut found {
-            let related = one.related.iter_mut().map(|related| &mut related.file);
-            for name in one.file.iter_mut().chain(related).filter(|name| **name == file) {
-                shown.clone_into(name);
-            }
-        }
     }
     // What is only accepted of a node is told of its own declaration.
     found.retain(|one| one.id != ids::NOT_ENFORCED);
@@ -110,7 +104,7 @@ struct Reader<'r, 't, 'n> {
     cx: &'r mut Context<'t>,
     defaults: Option<&'n Node>,
     changes: Vec<Alteration>,
-    dropped: Vec<String>,
+    dropped: BTreeSet<String>,
 }
 
 impl Reader<'_, '_, '_> {
@@ -204,7 +198,8 @@ impl Reader<'_, '_, '_> {
 
     /// Declares a name; `false` and an error where it is taken.
     fn free(&mut self, kind: &'static str, name: &Spanned<String>) -> bool {
-        let dropped = kind == "node" && self.dropped.contains(&name.value);
+        // A name that was dropped is free once more.
+        let dropped = kind == "node" && self.dropped.remove(&name.value);
         let Some(first) = self.cx.names.declare(kind, name).filter(|_| !dropped) else { return true };
         let message = format!("there is a {kind} `{}` already", name.value);
         let hint = "give it another name";
@@ -225,7 +220,7 @@ impl Reader<'_, '_, '_> {
                 let message = format!("the node `{}` is dropped twice", member.value);
                 self.cx.error(ids::DUPLICATE_NAME, &member.place, message, "keep one");
             } else if self.cx.refer("node", &member) {
-                self.dropped.push(member.value.clone());
+                self.dropped.insert(member.value.clone());
                 self.changes.push(Alteration::DropNode(member));
             }
         }

@@ -24,13 +24,13 @@ static INPUT: NodeSpec = NodeSpec::new("input", "what a session is started with"
         prop("default", Type::Scalar, "its value where none is given"),
     ])
     .many();
-static KEEP: NodeSpec = NodeSpec::new("keep", "how long a session is kept").args(&[arg("time", Type::Duration)]);
+static KEEP: NodeSpec = NodeSpec::new("keep", "how long a session is kept").args(&[arg("time", Type::DurationOrZero)]);
 static TRAFFIC: NodeSpec = NodeSpec::new("traffic", "what agents send to each other, for placement")
     .props(&[
         prop("from", Type::Name, "the agent that sends").required(),
         prop("to", Type::Name, "the agent that receives").required(),
         prop("per-turn", Type::Bytes, "bytes per turn"),
-        prop("max-latency", Type::Duration, "longest way between them"),
+        prop("max-latency", Type::DurationOrZero, "longest way between them"),
     ])
     .many();
 static STEP: NodeSpec = NodeSpec::new("step", "one step")
@@ -83,7 +83,7 @@ static APPROVAL: NodeSpec = NodeSpec::new("approval", "waits for somebody's yes"
 )
 .required()]);
 static WAIT: NodeSpec = NodeSpec::new("wait", "waits for a time or a signal")
-    .args(&[optional("time", Type::Duration)])
+    .args(&[optional("time", Type::DurationOrZero)])
     .props(&[prop("signal", Type::Name, "name of the signal")]);
 
 /// `workflow`.

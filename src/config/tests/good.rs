@@ -124,6 +124,53 @@ fn a_label_that_no_node_has_is_a_warning_with_the_nearest_one() {
 }
 
 #[test]
+fn labels_of_an_inventory_count_once_it_is_there() {
+    let loaded = load_cluster(
+        "cluster \"lab\" { }\nnode \"a\" address=\"x\" { label \"tier\" \"consumer\" }\n\
+         model \"m\" { source \"on-node:/m\"; place { require label=\"room\" is=\"B12\"; prefer label=\"tier\" is=\"big\" } }\n\
+         deny \"d\" { when \"node.labels.site == 'cloud'\" }",
+    );
+    let desired = loaded.desired.expect("valid");
+    let told = |found: &[Diagnostic]| found.iter().map(|one| (one.id, one.message.clone())).collect::<Vec<_>>();
+    assert_eq!(told(&loaded.diagnostics).len(), 3, "{:?}", loaded.diagnostics);
+    let with = |labels: &[(&str, &str)]| {
+        let labels = labels.iter().map(|(label, is)| ((*label).to_owned(), (*is).to_owned())).collect();
+        let facts = std::collections::BTreeMap::from([("a", &labels)]);
+        let found = crate::config::with_labels_of_facts(loaded.diagnostics.clone(), &desired, &facts);
+        found.iter().map(|one| one.message.split('`').nth(1).unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(with(&[]).len(), 3);
+    assert_eq!(with(&[("room", "B12"), ("site", "cloud")]), ["tier"]);
+    // What the config says of a label counts, whatever a file says.
+    assert_eq!(with(&[("tier", "big"), ("site", "cloud")]), ["room", "tier"]);
+}
+
+#[test]
+fn words_that_no_engine_of_the_model_acts_on_are_told() {
+    let found = |engines: &str, words: &str| {
+        let loaded = load_cluster(&format!(
+            "cluster \"lab\" {{ defaults {{ place {{ allow cpu=#true }} }} }}\n\
+             model \"m\" {{ source \"on-node:/m\"; {engines}; {words} }}"
+        ));
+        assert!(loaded.desired.is_some(), "{:?}", loaded.diagnostics);
+        loaded.diagnostics.iter().map(|one| format!("{} {}", one.id, one.message)).collect::<Vec<_>>()
+    };
+    let effect =
+        |word: &str, rest: &str| format!("FLK187 `{word}` has no effect: only llama.cpp acts on it, and {rest}");
+    let vllm = "engine \"vllm\"";
+    assert_eq!(found(vllm, "part \"vision\""), [effect("part", "vllm serves the vision tower with the layers")]);
+    let keeps = effect("allow offload=#true", "vllm and sglang keep all layers on accelerators");
+    assert_eq!(found("engine \"vllm\" \"sglang\"", "place { allow offload=#true }"), [keeps]);
+    let cpu = effect("allow cpu=#true", "vllm is planned on accelerators alone");
+    assert_eq!(found(vllm, "place { allow cpu=#true }"), [cpu]);
+    // What all models have of the defaults, and what llama.cpp may serve, is no mistake.
+    assert_eq!(found(vllm, "place { allow offload=#false }"), Vec::<String>::new());
+    for engines in ["engine \"vllm\" \"llama.cpp\"", "concurrency 1"] {
+        assert_eq!(found(engines, "part \"vision\"; place { allow offload=#true cpu=#true }"), Vec::<String>::new());
+    }
+}
+
+#[test]
 fn a_policy_about_what_nothing_has_is_a_warning_with_the_nearest_one() {
     let found = |policy: &str| {
         let loaded = load_cluster(&format!(

@@ -59,6 +59,41 @@ fn a_later_file_knows_what_the_earlier_ones_did() {
 }
 
 #[test]
+fn a_dropped_name_is_free_for_one_node() {
+    let (files, found) =
+        read(&["drop node \"a100\"\nadd node \"a100\" like=\"ada-1\"\nadd node \"a100\" like=\"ada-1\""]);
+    assert!(files.is_none());
+    assert_eq!(found, ["0.kdl:3:10 FLK130 there is a node `a100` already [give it another name]"]);
+    let again = "drop node \"a100\"\nadd node \"a100\" like=\"ada-1\"\ndrop node \"a100\"";
+    assert_eq!(read(&[again]).1, Vec::<String>::new());
+}
+
+#[test]
+fn places_of_what_is_read_are_those_of_the_file() {
+    let text = "add node \"x\" like=\"ada-1\"\nadd model \"judge\" { source \"on-node:/data/j.gguf\"; context 8192 }";
+    let tree: Tree = [("cluster.kdl", CLUSTER)].into_iter().collect();
+    let files = what_if(&tree, &[("../buy/q3.kdl".to_owned(), text.as_bytes().to_vec())]).0.expect("valid");
+    let [Alteration::AddNode(node), Alteration::AddModel(model)] = &files[0].changes[..] else { panic!("{files:?}") };
+    assert_eq!(node.like.place.short(), "../buy/q3.kdl:1");
+    assert_eq!(model.context.as_ref().expect("given").place.short(), "../buy/q3.kdl:2");
+    // A path in it is relative to the root all the same.
+    let tree: Tree = [("cluster.kdl", CLUSTER), ("models/j.gguf", "")].into_iter().collect();
+    let text = b"add model \"judge\" { source \"path:models/j.gguf\" }".to_vec();
+    assert!(what_if(&tree, &[("../buy/q3.kdl".to_owned(), text)]).0.is_some());
+}
+
+#[test]
+fn of_thousands_of_unknown_names_the_first_are_guessed() {
+    let lines: String = (0..5_000).map(|n| format!("drop node \"ada-{n}x\"\n")).collect();
+    let (files, found) = read(&[&lines]);
+    assert!(files.is_none());
+    assert_eq!(found.len(), 5_000);
+    let guessed = found.iter().filter(|one| one.contains("did you mean `ada-")).count();
+    assert_eq!(guessed, 200);
+    assert!(found[4_999].contains("0.kdl:5000:11 FLK131 no node is named `ada-4999x` [declare it"), "{}", found[4_999]);
+}
+
+#[test]
 fn what_is_wrong_is_said_at_its_place() {
     let case = |text: &str, expected: &str| {
         let (files, found) = read(&[text]);

@@ -145,7 +145,7 @@ fn what_is_left_out_is_what_the_schema_says() {
         ("PROVIDER", "{ retry attempts=1 }"),
         ("MODEL", "concurrency 1; replicas min=1 max=1"),
         ("MODEL", "concurrency 1; replicas min=1"),
-        ("MODEL", "concurrency 1; place { allow cpu=#false offload=#false }"),
+        ("MODEL", "concurrency 1; place { allow cpu=#false offload=#false nodes=#false }"),
         ("INPUT", "input \"i\" type=\"string\""),
         ("STEP", "timeout \"5m\"; retry attempts=1"),
         ("POLICY", "priority \"q\" rank=1 preempts=#false"),
