@@ -125,6 +125,43 @@ mod tests {
     }
 
     #[test]
+    fn no_two_rows_have_one_name_and_each_has_its_figures() {
+        let names: std::collections::BTreeSet<String> =
+            specifications().iter().map(|row| normalise(&row.name)).collect();
+        assert_eq!(names.len(), specifications().len());
+        // Computed from multiprocessors, clock and rate per clock: 46 x 256 x 2 x 1.725 GHz.
+        let card = specification("RTX 3070").expect("in the table");
+        assert_eq!((card.bandwidth_bytes_per_s, card.fp16_flops), (Some(448_000_000_000), Some(40_600_000_000_000)));
+        assert_eq!((card.memory_bytes, card.bf16, card.fp8), (Some(8192 * MIB), true, false));
+        for name in [
+            "RTX 3060",
+            "RTX 3060 Ti",
+            "RTX 3070 Ti",
+            "RTX 3080",
+            "RTX 3080 12GB",
+            "RTX 4060",
+            "RTX 4060 Ti",
+            "RTX 4070",
+            "RTX 4070 Ti SUPER",
+            "RTX 5070",
+            "RTX 5080",
+            "RTX 5090",
+            "RTX A2000",
+            "RTX A4000",
+            "RTX A6000",
+            "T4",
+            "V100-PCIE-16GB",
+            "P40",
+            "MI210",
+            "MI250",
+            "MI300X",
+            "RX 6800 XT",
+        ] {
+            assert!(specification(name).is_some_and(|row| row.bandwidth_bytes_per_s.is_some()), "{name}");
+        }
+    }
+
+    #[test]
     fn names_match_exactly_then_loosely() {
         let found = specification("NVIDIA GeForce RTX 4090").expect("in the table");
         assert_eq!(found.memory_bytes, Some(24_564 * MIB));

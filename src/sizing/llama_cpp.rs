@@ -429,6 +429,40 @@ pub(super) fn staged(variant: &Variant, demand: &Demand<'_>, layers: &[u32]) -> 
     Ok(Footprint { per_accelerator, host })
 }
 
+/// The footprint with the first layers in host memory of the process that serves, or on its accelerators, and the others
+/// on workers of other nodes: `layers` of each device in llama.cpp's order, of which `on_processor` tells which are the
+/// memory of a worker's host; `serves_on_processor` that the process that serves has no accelerator. Second: what a
+/// worker takes of its host beside that, accelerators or not.
+///
+/// Source: `ggml/src/ggml-rpc/ggml-rpc.cpp` (a worker holds a message whole, and a tensor is one).
+///
+/// # Errors
+/// As [`super::footprint`]; also for more layers than there are, and for devices without any.
+pub fn spanned_footprint(
+    variant: &Variant,
+    demand: &Demand<'_>,
+    layers: &[u32],
+    on_processor: &[bool],
+    serves_on_processor: bool,
+) -> Result<(Footprint, Figures), SizingError> {
+    let mut sized = super::staged_footprint(variant, demand, layers)?;
+    for (figures, _) in sized.per_accelerator.iter_mut().zip(on_processor).filter(|(_, on)| **on) {
+        figures.overhead_bytes = figures.overhead_bytes.saturating_sub(DEVICE_CONTEXT + DEVICE_POOL);
+    }
+    if serves_on_processor {
+        let host = &mut sized.host;
+        host.overhead_bytes = host.overhead_bytes.saturating_sub(CUDA_PROCESS).saturating_add(PROCESS);
+    }
+    let tensors = &variant.tensors;
+    // No tensor of a layer is larger than the layer.
+    let in_layers = tensors.layer_bytes.iter().copied().max().unwrap_or(0);
+    let largest =
+        in_layers.max(tensors.output_bytes).max(if tensors.output_bytes == 0 { tensors.embedding_bytes } else { 0 });
+    let process = if on_processor.iter().all(|on| *on) { PROCESS } else { CUDA_PROCESS };
+    let worker = Figures { overhead_bytes: process.saturating_add(largest), ..Figures::default() };
+    Ok((sized, worker))
+}
+
 /// Buffers of the encoder of one image beside the projector's weights, from above: patches, attention and its scratch.
 const PROJECTOR_COMPUTE: u64 = 1024 * MIB;
 

@@ -37,6 +37,7 @@ pub use gate::{Lacking, admits, computes_in_half, engine_supports, gate, version
 pub use kv::{attention_word, kv_bytes_per_token};
 pub use llama_cpp::{
     LlamaBuffers, LlamaSetup, layer_split, llama_buffers, llama_overhead, offloaded_footprint, projector_figures,
+    spanned_footprint,
 };
 pub use lora::{adapter_bytes, adapter_reserve};
 pub use report::{

@@ -298,9 +298,6 @@ fn gguf_sets(
         // One of them is loaded; the largest bounds it.
         variant.tensors.projector_bytes = projectors.iter().filter_map(|name| listing.size(name)).max().unwrap_or(0);
         variant.projector = projector(&projectors, listing);
-        for projector in &projectors {
-            variant.notes.push(format!("vision projector {} lies beside the weights", base_name(projector)));
-        }
     }
     Ok(())
 }
