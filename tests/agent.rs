@@ -34,6 +34,8 @@ mod store;
 #[allow(dead_code, reason = "each test binary uses its own part")]
 #[path = "support/hub.rs"]
 mod support;
+#[path = "agent/workers.rs"]
+mod workers;
 
 use home::*;
 

@@ -86,7 +86,8 @@ impl Measuring {
 
 fn measure(layout: &Layout, record: &Record, boot_id: &str) -> Option<Calibration> {
     let spec = &record.spec;
-    let sized_for = spec.sized_for.as_deref()?.clone();
+    // What is on other nodes is told of by none of them.
+    let sized_for = spec.sized_for.as_deref().filter(|_| spec.part.is_none())?.clone();
     let log = logs::first_words(&layout.log(&spec.instance), record.log_from);
     let memory = read_memory(spec.engine, &log);
     let living = record.living(layout, &procfs::look(), boot_id);

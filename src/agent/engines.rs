@@ -13,7 +13,9 @@ use super::files::{read_json, write_json};
 use super::layout::expand_home;
 use super::tool::{self, is_program};
 use crate::base::EngineKind;
-use crate::engine::{Runtime, image_version, parse_version, program_names, version_arguments, with_modules};
+use crate::engine::{
+    Runtime, image_version, parse_version, program_names, version_arguments, with_modules, worker_names,
+};
 use crate::inventory::{EngineFound, EngineQuery};
 
 /// How long a program may take to print its version: vLLM imports torch first.
@@ -53,7 +55,13 @@ fn answer(query: &EngineQuery, home: &Path, cache: &Cache) -> Vec<(EngineFound, 
             Err(problem) => (image.clone(), Some(problem)),
         };
         return vec![(
-            EngineFound { kind: query.kind, version: image_version(query.kind, image), path, problem },
+            EngineFound {
+                kind: query.kind,
+                version: image_version(query.kind, image),
+                path,
+                problem,
+                rpc_server: None,
+            },
             None,
         )];
     }
@@ -121,10 +129,12 @@ fn candidates(query: &EngineQuery, home: &Path) -> Vec<PathBuf> {
 fn ask(kind: EngineKind, program: &Path, modules: &[String], cache: &Cache) -> (EngineFound, Option<String>) {
     let path = program.display().to_string();
     match fs::metadata(program) {
-        Err(error) => (EngineFound { kind, version: None, path, problem: Some(error.to_string()) }, None),
+        Err(error) => {
+            (EngineFound { kind, version: None, path, problem: Some(error.to_string()), rpc_server: None }, None)
+        }
         Ok(_) if !is_program(program) => {
             let problem = Some("is not an executable file".to_owned());
-            (EngineFound { kind, version: None, path, problem }, None)
+            (EngineFound { kind, version: None, path, problem, rpc_server: None }, None)
         }
         Ok(meta) => {
             let changed = (meta.mtime(), meta.mtime_nsec());
@@ -133,15 +143,28 @@ fn ask(kind: EngineKind, program: &Path, modules: &[String], cache: &Cache) -> (
                 key.push('|');
                 key.push_str(module);
             }
+            let rpc_server = if modules.is_empty() { worker_beside(kind, program) } else { None };
             if let Some(version) = cache.get(&key) {
-                return (EngineFound { kind, version: Some(version.clone()), path, problem: None }, None);
+                return (EngineFound { kind, version: Some(version.clone()), path, problem: None, rpc_server }, None);
             }
             match version_of(kind, program, modules) {
-                Ok(version) => (EngineFound { kind, version: Some(version), path, problem: None }, Some(key)),
-                Err(problem) => (EngineFound { kind, version: None, path, problem: Some(problem) }, None),
+                Ok(version) => {
+                    (EngineFound { kind, version: Some(version), path, problem: None, rpc_server }, Some(key))
+                }
+                Err(problem) => {
+                    (EngineFound { kind, version: None, path, problem: Some(problem), rpc_server: None }, None)
+                }
             }
         }
     }
+}
+
+/// llama.cpp's worker in the same folder, where a link leads to too: then it is of the same build. It tells no version
+/// itself, and two builds need not understand each other.
+fn worker_beside(kind: EngineKind, program: &Path) -> Option<String> {
+    let real = program.canonicalize().ok()?;
+    let beside = |name: &&str| Some(real.parent()?.join(name)).filter(|worker| is_program(worker));
+    worker_names(kind).iter().find_map(beside).map(|worker| worker.display().to_string())
 }
 
 fn version_of(kind: EngineKind, program: &Path, modules: &[String]) -> Result<String, String> {
@@ -171,6 +194,7 @@ mod tests {
         let paths = vec![good.clone(), mute, missing];
         let query = EngineQuery { kind: EngineKind::LlamaCpp, paths, modules: Vec::new(), image: None };
         let found = find(std::slice::from_ref(&query), home.path());
+        assert_eq!(found[0].rpc_server, None);
         assert!(found[0].version.as_deref().is_some_and(|version| version.contains("4242")), "{found:?}");
         assert!(found[1].version.is_none() && found[1].problem.is_some());
         assert!(found[2].version.is_none() && found[2].problem.is_some());
@@ -178,6 +202,12 @@ mod tests {
         let cache = home.path().join(".cache/flock-agent/engine-versions.json");
         let text = fs::read_to_string(&cache).expect("cached");
         fs::write(&cache, text.replace("4242", "4343")).expect("changed");
-        assert!(find(&[query], home.path())[0].version.as_deref().is_some_and(|version| version.contains("4343")));
+        let worker = script(home.path(), "ggml-rpc-server", "exit 0");
+        let found = find(&[query], home.path());
+        assert!(found[0].version.as_deref().is_some_and(|version| version.contains("4343")));
+        // Its worker lies beside it; one that cannot be used itself has none.
+        let real = fs::canonicalize(worker).expect("it is there");
+        assert_eq!(found[0].rpc_server.as_deref(), real.to_str());
+        assert_eq!(found[1].rpc_server, None);
     }
 }

@@ -21,18 +21,26 @@ pub fn status(port: u16, path: &str, deadline: Duration) -> io::Result<u16> {
     talk.head().map(|head| head.status)
 }
 
+/// Status and body that a GET is answered with. `key` goes as a bearer token.
+pub fn get(port: u16, path: &str, key: Option<&str>, deadline: Duration) -> io::Result<(u16, String)> {
+    ask(port, &format!("GET {path}"), key, "", deadline)
+}
+
 /// Status and body that a POST of JSON is answered with. `key` goes as a bearer token.
 pub fn post(port: u16, path: &str, key: Option<&str>, body: &str, deadline: Duration) -> io::Result<(u16, String)> {
+    let head = "content-type: application/json\r\ncontent-length: ";
+    ask(port, &format!("POST {path}"), key, &format!("{head}{}\r\n\r\n{body}", body.len()), deadline)
+}
+
+/// `rest` is what comes after the common header lines: further ones, an empty one, the body.
+fn ask(port: u16, what: &str, key: Option<&str>, rest: &str, deadline: Duration) -> io::Result<(u16, String)> {
     if key.is_some_and(|key| key.contains(|c: char| c.is_control())) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the key holds a control character"));
     }
     let mut talk = Talk::open(port, deadline)?;
     let authorization = key.map_or_else(String::new, |key| format!("authorization: Bearer {key}\r\n"));
-    let length = body.len();
-    talk.say(&format!(
-        "POST {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nconnection: close\r\n{authorization}\
-         content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
-    ))?;
+    let rest = if rest.is_empty() { "\r\n" } else { rest };
+    talk.say(&format!("{what} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nconnection: close\r\n{authorization}{rest}"))?;
     let head = talk.head()?;
     let body = talk.body(&head)?;
     Ok((head.status, String::from_utf8(body).map_err(|_| malformed("a body that is not UTF-8"))?))

@@ -17,6 +17,8 @@ struct Socket {
     port: u16,
     uid: u32,
     inode: u64,
+    /// Connections that wait to be accepted.
+    waiting: u32,
 }
 
 /// Listening sockets, from the text of `/proc/net/tcp` or `/proc/net/tcp6`.
@@ -24,7 +26,8 @@ fn listed(table: &str) -> Vec<Socket> {
     let socket = |line: &str| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
         let port = u16::from_str_radix(fields.get(1)?.rsplit_once(':')?.1, 16).ok()?;
-        let found = Socket { port, uid: fields.get(7)?.parse().ok()?, inode: fields.get(9)?.parse().ok()? };
+        let waiting = u32::from_str_radix(fields.get(4)?.rsplit_once(':')?.1, 16).ok()?;
+        let found = Socket { port, uid: fields.get(7)?.parse().ok()?, inode: fields.get(9)?.parse().ok()?, waiting };
         (*fields.get(3)? == "0A").then_some(found)
     };
     table.lines().skip(1).filter_map(socket).collect()
@@ -113,11 +116,12 @@ mod diag {
             }
             match kind {
                 DONE => return Some(true),
-                // `inet_diag_msg`: the port in network order, then in the end user and inode.
+                // `inet_diag_msg`: the port in network order, then in the end the queue, user and inode.
                 BY_FAMILY => found.push(Socket {
                     port: u16::from_be_bytes(message.get(4..6)?.try_into().ok()?),
                     uid: word(message, 64)?,
                     inode: u64::from(word(message, 68)?),
+                    waiting: word(message, 56)?,
                 }),
                 _ => return None,
             }
@@ -133,12 +137,18 @@ pub fn ports_in_use() -> Option<Vec<u16>> {
     Some(ports.into_iter().collect())
 }
 
+/// How many connections to a port wait to be accepted; `None` where nobody listens on it, or the kernel does not tell.
+pub fn waiting(port: u16) -> Option<u32> {
+    let found = sockets().ok()?;
+    found.iter().filter(|socket| socket.port == port).map(|socket| socket.waiting).max()
+}
+
 /// Who listens on ports of a range. A process of another user is known by its user alone, unless this is root.
 pub fn listeners(low: u16, high: u16, ours: &BTreeSet<u32>) -> Result<Vec<Listener>, AgentError> {
     let found: BTreeSet<Socket> = sockets()?.into_iter().filter(|socket| (low..=high).contains(&socket.port)).collect();
     let owners = if found.is_empty() { BTreeMap::new() } else { owners(&found) };
     let people = People::read();
-    let listener = |Socket { port, uid, inode }| {
+    let listener = |Socket { port, uid, inode, .. }| {
         let pid = owners.get(&inode).copied();
         let command = pid.and_then(who::command);
         let ours = pid.is_some_and(|pid| ours.contains(&pid));
@@ -195,9 +205,12 @@ mod tests {
         let table = "  sl  local_address rem_address   st tx_queue rx_queue\n\
             \x20  0: 0100007F:4E20 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000 0 71 1\n\
             \x20  1: 0100007F:A028 0100007F:4E20 08 00000000:00000000 00:00000000 00000000  1000 0 72 1\n\
-            \x20  2: 00000000000000000000000000000000:0016 00000000000000000000000000000000:0000 0A 00000000:00000000 \
+            \x20  2: 00000000000000000000000000000000:0016 00000000000000000000000000000000:0000 0A 00000000:00000002 \
             00:00000000 00000000  0 0 73 1\n";
-        let sockets = [Socket { port: 20000, uid: 1000, inode: 71 }, Socket { port: 22, uid: 0, inode: 73 }];
+        let sockets = [
+            Socket { port: 20000, uid: 1000, inode: 71, waiting: 0 },
+            Socket { port: 22, uid: 0, inode: 73, waiting: 2 },
+        ];
         assert_eq!(listed(table), sockets);
     }
 
@@ -208,7 +221,14 @@ mod tests {
         let table = listed(&fs::read_to_string("/proc/net/tcp").expect("a table"));
         let of = |sockets: &[Socket]| sockets.iter().copied().find(|socket| socket.port == port);
         assert!(of(&table).is_some());
+        // Whoever connects waits until somebody accepts.
+        let _client = std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("connected");
+        let table = listed(&fs::read_to_string("/proc/net/tcp").expect("a table"));
+        assert_eq!((of(&table).map(|socket| socket.waiting), waiting(port)), (Some(1), Some(1)));
+        held.accept().expect("accepted");
+        assert_eq!(waiting(port), Some(0));
         // A kernel without the diagnostics has the text alone.
+        let table = listed(&fs::read_to_string("/proc/net/tcp").expect("a table"));
         if let Some(told) = diag::listening(AddressFamily::INET) {
             assert_eq!(of(&told), of(&table));
         }
@@ -230,7 +250,7 @@ mod tests {
             let mut found = Vec::new();
             diag::parse(bytes, &mut found).map(|last| (found, last))
         };
-        let socket = Socket { port: 20000, uid: 1000, inode: 71 };
+        let socket = Socket { port: 20000, uid: 1000, inode: 71, waiting: 0 };
         let two = [message(20, 2, 20000), message(3, 2, 0)].concat();
         assert_eq!(parsed(&two), Some((vec![socket], true)));
         assert_eq!(parsed(&two[..88]), Some((vec![socket], false)));

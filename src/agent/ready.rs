@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{accelerators, http};
+use super::{accelerators, http, net};
 use crate::base::{EngineKind, Secret};
-use crate::engine::{Readiness, readiness};
+use crate::engine::{Progress, Readiness, progress_of, progress_path, readiness};
 
 /// Between two questions.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -89,6 +89,48 @@ pub fn silence(kind: EngineKind, port: u16, patience: Duration) -> Watch {
         let since = asked.replace(Instant::now()).map_or(Duration::ZERO, |asked| asked.elapsed());
         silent = if lives { Duration::ZERO } else { silent + since.min(pause * 3) };
         silent >= patience
+    })
+}
+
+/// The same for an engine whose workers are on other nodes: while one of them does not answer, the engine says that it is
+/// healthy, and only its work stands still. Silent, too, is an engine that gives no figures.
+pub fn standstill(kind: EngineKind, port: u16, key: Option<Secret<String>>, patience: Duration) -> Watch {
+    let pause = (patience / 8).min(HEALTH_PAUSE);
+    let mut silent = Duration::ZERO;
+    let mut asked: Option<Instant> = None;
+    let mut before: Option<Progress> = None;
+    Watch::every(pause, move || {
+        let key = key.as_ref().map(|key| key.reveal().as_str());
+        let answer = progress_path(kind).and_then(|path| http::get(port, path, key, pause).ok());
+        let lives = match answer {
+            Some((200, figures)) => {
+                let now = progress_of(&figures);
+                let stands = now.zip(before).is_some_and(|(now, before)| now.stands_still_since(&before));
+                before = now;
+                !stands
+            }
+            Some((status, _)) => status < 500,
+            None => false,
+        };
+        let since = asked.replace(Instant::now()).map_or(Duration::ZERO, |asked| asked.elapsed());
+        silent = if lives { Duration::ZERO } else { silent + since.min(pause * 3) };
+        silent >= patience
+    })
+}
+
+/// Done once somebody listens on this port: a worker is not asked, because it serves one client at a time and would
+/// take the question for one.
+pub fn listening(port: u16) -> Watch {
+    Watch::new(move || net::waiting(port).is_some())
+}
+
+/// Done once a connection to this port has waited for `patience` to be accepted: the worker still serves a client that
+/// is gone without a word, behind a cut cable, and its successor waits.
+pub fn stuck(port: u16, patience: Duration) -> Watch {
+    let mut since: Option<Instant> = None;
+    Watch::every((patience / 8).min(HEALTH_PAUSE), move || {
+        since = net::waiting(port).filter(|waiting| *waiting > 0).map(|_| since.unwrap_or_else(Instant::now));
+        since.is_some_and(|since| since.elapsed() >= patience)
     })
 }
 

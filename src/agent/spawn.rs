@@ -119,6 +119,7 @@ mod tests {
             unresponsive_after_ms: 0,
             container: None,
             sized_for: None,
+            part: None,
         }
     }
 

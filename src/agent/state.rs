@@ -220,6 +220,7 @@ impl Record {
             unresponsive_after_ms: 0,
             container: None,
             sized_for: None,
+            part: None,
         };
         Self::new(spec, now_ms)
     }
@@ -326,6 +327,7 @@ impl Record {
             live_sessions: 0,
             load_ms: self.load_ms,
             measured: self.measured.clone(),
+            part: self.spec.part.clone(),
         }
     }
 }

@@ -28,8 +28,34 @@ const UNMARKED_MS: u64 = 2_000;
 /// How long a ready engine may be silent: one that loads kernels or swaps may well be for a minute.
 const SILENCE_MS: u64 = 120_000;
 
+/// How long a client may wait for a worker that serves another one.
+const STUCK_MS: u64 = 20_000;
+
 fn silence_ms(spec: &InstanceSpec) -> u64 {
-    if spec.unresponsive_after_ms == 0 { SILENCE_MS } else { spec.unresponsive_after_ms }
+    match spec.unresponsive_after_ms {
+        0 if is_worker(spec) => STUCK_MS,
+        0 => SILENCE_MS,
+        told => told,
+    }
+}
+
+fn is_worker(spec: &InstanceSpec) -> bool {
+    spec.part.as_ref().is_some_and(|part| part.is_worker(&spec.instance))
+}
+
+/// What an engine that has been ready says of itself no more.
+fn silence_text(spec: &InstanceSpec) -> String {
+    let seconds = silence_ms(spec) / 1000;
+    match &spec.part {
+        None => format!("left every health request unanswered for {seconds} s"),
+        Some(_) if is_worker(spec) => {
+            format!("kept the instance that it works for waiting for {seconds} s, for a connection that is gone")
+        }
+        Some(part) => {
+            let others: Vec<&str> = part.nodes.iter().skip(1).map(String::as_str).collect();
+            format!("its work stood still for {seconds} s: is the way to {} cut?", others.join(", "))
+        }
+    }
 }
 
 /// What a step may look at.
@@ -294,8 +320,7 @@ impl Instance {
             self.remember(&living, view)?;
         }
         if self.record.phase == Phase::Ready && self.silence.as_ref().is_some_and(Watch::is_done) {
-            let text = format!("left every health request unanswered for {} s", silence_ms(spec) / 1000);
-            return self.failed(view, Cause::NotResponding, text, GRACE_MS);
+            return self.failed(view, Cause::NotResponding, silence_text(spec), GRACE_MS);
         }
         let age = now.saturating_sub(self.record.since_ms);
         self.measure(view, age)?;
@@ -310,7 +335,11 @@ impl Instance {
             }
             Phase::Starting if age > spec.ready_timeout_ms => {
                 let seconds = spec.ready_timeout_ms / 1000;
-                return self.failed(view, Cause::NotReady, format!("gave no completion within {seconds} s"), GRACE_MS);
+                let what = if is_worker(spec) { "did not listen" } else { "gave no completion" };
+                return self.failed(view, Cause::NotReady, format!("{what} within {seconds} s"), GRACE_MS);
+            }
+            Phase::Starting if self.readiness.is_none() && is_worker(spec) => {
+                self.readiness = Some(ready::listening(self.record.port));
             }
             Phase::Starting if self.readiness.is_none() => {
                 let key = spec.key_env.as_ref().map(|_| spawn::key(view.layout, &spec.instance)).transpose()?;
@@ -319,7 +348,15 @@ impl Instance {
             }
             Phase::Ready if self.silence.is_none() => {
                 let patience = std::time::Duration::from_millis(silence_ms(spec));
-                self.silence = Some(ready::silence(spec.engine, self.record.port, patience));
+                let port = self.record.port;
+                self.silence = Some(if is_worker(spec) {
+                    ready::stuck(port, patience)
+                } else if spec.part.is_some() {
+                    let key = spec.key_env.as_ref().map(|_| spawn::key(view.layout, &spec.instance)).transpose()?;
+                    ready::standstill(spec.engine, port, key, patience)
+                } else {
+                    ready::silence(spec.engine, port, patience)
+                });
             }
             Phase::Ready if age > GOOD_MS && self.record.failures > 0 => {
                 self.record.failures = 0;

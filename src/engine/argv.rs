@@ -55,6 +55,8 @@ pub struct Settings {
     /// How many of the layers and the output head are on accelerators, where the others are in host memory. llama.cpp
     /// only.
     pub offloaded: Option<u32>,
+    /// Devices of workers on other nodes, which come before the accelerators in `layer_counts`. llama.cpp only.
+    pub workers: usize,
     /// The vision projector, where it is loaded. llama.cpp only.
     pub projector: Option<Projector>,
     /// Whether to compute in f16 whatever the weights' configuration says: a device has no bf16.

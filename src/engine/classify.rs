@@ -91,7 +91,14 @@ const PHRASES: &[(Cause, &[&str])] = &[
     ),
     (
         Cause::Port,
-        &["couldn't bind http server socket", "address already in use", "failed to bind", "errno 98", "eaddrinuse"],
+        &[
+            "couldn't bind http server socket",
+            "failed to create server socket",
+            "address already in use",
+            "failed to bind",
+            "errno 98",
+            "eaddrinuse",
+        ],
     ),
     (
         Cause::Weights,

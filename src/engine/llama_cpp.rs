@@ -137,7 +137,8 @@ pub(super) fn arguments(settings: &Settings, out: &mut Vec<String>) {
     if has(Feature::KvUnified, version) {
         out.push("--kv-unified".to_owned());
     }
-    push(out, "-b", LLAMA_UBATCH.max(2048));
+    // A pass is what an engine over several nodes is seen to come on by: the shorter the sooner.
+    push(out, "-b", if settings.workers > 0 { LLAMA_UBATCH } else { LLAMA_UBATCH.max(2048) });
     push(out, "-ub", LLAMA_UBATCH);
     // Without flash attention the compute buffer grows with heads x context.
     if has(Feature::FlashAttentionValue, version) {
@@ -149,7 +150,12 @@ pub(super) fn arguments(settings: &Settings, out: &mut Vec<String>) {
         push(out, "-ctk", dtype.word());
         push(out, "-ctv", dtype.word());
     }
-    if settings.accelerators == 0 {
+    if settings.workers > 0 {
+        // Devices of workers come first in its own order; where there are no others, the host keeps the first layers.
+        push(out, "-ngl", settings.offloaded.unwrap_or(ALL_LAYERS));
+        push(out, "-sm", "layer");
+        push(out, "-ts", tensor_split(settings, settings.workers + settings.accelerators));
+    } else if settings.accelerators == 0 {
         push(out, "-ngl", 0);
         if has(Feature::DeviceNone, version) {
             push(out, "--device", "none");
@@ -220,4 +226,25 @@ fn tensor_split(settings: &Settings, devices: usize) -> String {
         vec!["1".to_owned(); devices]
     };
     counts.join(",")
+}
+
+/// The argument vector of a worker: it holds layers for an instance on another node, at this address of its own, and
+/// asks nobody who comes for a key.
+///
+/// Source: `tools/rpc/rpc-server.cpp`.
+pub fn worker_argv(program: &str, address: &str) -> Vec<String> {
+    [program, "-H", address, "-p", PORT].map(str::to_owned).to_vec()
+}
+
+/// Where a worker with this argument vector and port is reached.
+pub fn worker_endpoint(argv: &[String], port: u16) -> Option<String> {
+    let at = argv.iter().position(|argument| argument == "-H")?;
+    Some(format!("{}:{port}", argv.get(at + 1)?))
+}
+
+/// Tells an instance's argument vector where its workers are, in the order of their layers.
+pub fn tell_workers(argv: &mut Vec<String>, endpoints: &[String]) {
+    if !endpoints.is_empty() {
+        argv.splice(1..1, ["--rpc".to_owned(), endpoints.join(",")]);
+    }
 }

@@ -11,6 +11,7 @@ mod classify;
 mod internal;
 mod llama_cpp;
 mod memory;
+mod progress;
 mod readiness;
 mod sglang;
 mod support;
@@ -23,13 +24,16 @@ pub use argv::{
 };
 pub use classify::{Cause, Ending, classify};
 pub use internal::{internal_ports, names_internal_port, pass_internal_ports};
-pub use llama_cpp::{CONTEXT_CHECKPOINTS, LLAMA_UBATCH};
+pub use llama_cpp::{CONTEXT_CHECKPOINTS, LLAMA_UBATCH, tell_workers, worker_argv, worker_endpoint};
 pub use memory::{DeviceMemory, EngineMemory, read_memory};
+pub use progress::{Progress, progress_of, progress_path};
 pub use readiness::{Readiness, readiness, ready_timeout};
 pub use support::{Capability, has_model, least_capability, on_amd};
 pub use surroundings::{
     Contained, Runtime, also_mounted, image_version, in_container, names, owned_environment, program_in_image,
     with_modules,
 };
-pub use versions::{CacheLayout, Layout, cache_layout, llama_layout, parse_version, program_names, version_arguments};
+pub use versions::{
+    CacheLayout, Layout, cache_layout, llama_layout, parse_version, program_names, version_arguments, worker_names,
+};
 pub use vllm::{VLLM_BATCHED_TOKENS, one_share_is_enough, takes_stage_layers, usable_bytes, utilisation};

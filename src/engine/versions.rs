@@ -11,6 +11,14 @@ pub fn program_names(kind: EngineKind) -> &'static [&'static str] {
     }
 }
 
+/// File names of the program that holds layers for an instance on another node, most likely first.
+pub fn worker_names(kind: EngineKind) -> &'static [&'static str] {
+    match kind {
+        EngineKind::LlamaCpp => &["ggml-rpc-server", "rpc-server"],
+        EngineKind::Vllm | EngineKind::Sglang => &[],
+    }
+}
+
 /// Arguments that make the program print its version and exit.
 pub fn version_arguments(kind: EngineKind) -> &'static [&'static str] {
     match kind {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Calibration, MemberRecord};
+use super::{Calibration, MemberRecord, PartOf};
 use crate::base::{EngineKind, InstanceState};
 
 /// Reasons for fields that are `null`, by field name.
@@ -324,6 +324,9 @@ pub struct EngineFound {
     /// Why it cannot be used, where it cannot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+    /// llama.cpp's worker for layers of an instance on another node, of the same build: absolute path of the program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rpc_server: Option<String>,
 }
 
 /// Weights that lie on a node.
@@ -411,6 +414,16 @@ pub struct InstanceFacts {
     /// What was planned for it and what its engine took, once that was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Box<Calibration>>,
+    /// What it is a part of, where that is over several nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<PartOf>,
+}
+
+impl InstanceFacts {
+    /// Whether it works for an instance on another node, and serves nobody itself.
+    pub fn is_worker(&self) -> bool {
+        self.part.as_ref().is_some_and(|part| part.is_worker(&self.instance))
+    }
 }
 
 fn llama_cpp() -> EngineKind {

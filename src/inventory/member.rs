@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::InstanceFacts;
+use super::{InstanceFacts, PartOf};
 use crate::base::{EngineKind, InstanceState};
 
 /// Written to every node by every apply; the highest generation wins.
@@ -109,6 +109,9 @@ pub struct MemberInstance {
     pub accelerators: Vec<String>,
     /// Its port.
     pub port: u16,
+    /// What it is a part of, where that is over several nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<PartOf>,
 }
 
 impl MemberInstance {
@@ -134,6 +137,7 @@ impl MemberInstance {
             live_sessions: 0,
             load_ms: None,
             measured: None,
+            part: self.part.clone(),
         }
     }
 }

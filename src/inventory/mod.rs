@@ -9,6 +9,7 @@ mod endpoint;
 mod facts;
 mod like;
 mod links;
+mod locate;
 mod member;
 mod read;
 mod refusal;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::locate::locate;
 use super::{Inventory, NodeFacts};
 use crate::base::is_obeyed;
 
@@ -20,8 +21,15 @@ pub struct InventoryError(pub Vec<String>);
 pub fn parse_inventory(text: &str) -> Result<Inventory, InventoryError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     refuse_control_characters(text)?;
-    let mut inventory: Inventory =
-        serde_json::from_str(text).map_err(|error| InventoryError(vec![error.to_string()]))?;
+    let mut inventory: Inventory = serde_json::from_str(text).map_err(|error| {
+        let found = locate(text);
+        // One finding keeps its line and column beside its place.
+        InventoryError(match &found[..] {
+            [] => vec![error.to_string()],
+            [one] => vec![format!("{one} (line {}, column {})", error.line(), error.column())],
+            _ => found,
+        })
+    })?;
     let mut problems = Vec::new();
     if inventory.format != 1 {
         problems.push(format!("format {} is not supported; this flock reads format 1", inventory.format));
@@ -271,6 +279,32 @@ mod tests {
         );
         let InventoryError(problems) = parse_inventory(&text).expect_err("too large");
         assert_eq!(problems.len(), 2, "{problems:#?}");
+    }
+
+    #[test]
+    fn what_is_no_inventory_is_told_by_node_and_place() {
+        let problems = |text: &str| parse_inventory(text).expect_err("wrong").0;
+        let card = r#"{"name":"x","memory":{"total_bytes":5}}"#;
+        let text =
+            format!(r#"{{"format":1,"nodes":[{{"name":"a"}},{{"name":"b","accelerators":[{card},{{"name":"x"}}]}}]}}"#);
+        let one = problems(&text);
+        assert_eq!(one.len(), 1, "{one:?}");
+        assert!(one[0].starts_with("node `b`: accelerators[1]: missing field `memory` (line 1, column 1"), "{one:?}");
+        // Every node that is wrong, and one without a name by its position.
+        let text = r#"{"format":1,"nodes":[{"name":"a","cores":1},{"nam":"b"},{"name":"c","accelerators":[
+            {"name":"x","memory":{},"processes":[{"pid":1},{"pid":-5}]}]},{"name":"d"}],"links":[{"from":"a"}]}"#;
+        let all = problems(text);
+        let begins = [
+            "node `a`: unknown field `cores`",
+            "node number 2: unknown field `nam`",
+            "node `c`: accelerators[0].processes[",
+            "links[0]: missing field `to`",
+        ];
+        assert_eq!(all.len(), begins.len(), "{all:#?}");
+        assert!(all.iter().zip(begins).all(|(one, begin)| one.starts_with(begin)), "{all:#?}");
+        // What is no JSON has its line alone.
+        assert_eq!(problems("{\n\"format\":1,"), ["EOF while parsing a value at line 2 column 11"]);
+        assert!(problems(r#"{"format":1}"#)[0].starts_with("missing field `nodes`"));
     }
 
     #[test]

@@ -60,6 +60,26 @@ pub struct InstanceSpec {
     /// What it was sized for: kept beside what is measured of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sized_for: Option<Box<SizedFor>>,
+    /// What it is a part of, where that is over several nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<PartOf>,
+}
+
+/// An instance over several nodes, as every part of it knows it. The part that serves has the instance's own id; every
+/// other one is a worker of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PartOf {
+    /// The instance's id.
+    pub instance: String,
+    /// Its nodes: that of the part that serves, then those of the workers.
+    pub nodes: Vec<String>,
+}
+
+impl PartOf {
+    /// Whether the part with this id is a worker.
+    pub fn is_worker(&self, id: &str) -> bool {
+        self.instance != id
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

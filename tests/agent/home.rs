@@ -155,6 +155,7 @@ pub fn script(instance: &str, text: &str) -> InstanceSpec {
         unresponsive_after_ms: 0,
         container: None,
         sized_for: None,
+        part: None,
     }
 }
 
