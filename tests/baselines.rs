@@ -48,29 +48,9 @@ struct CaseModel {
 const RESERVE: u64 = 600 * MIB;
 
 fn shape(candidate: usize, node: usize, count: usize, ranks: u32, bytes: u64) -> Shape {
-    Shape {
-        candidate,
-        engine: EngineKind::Vllm,
-        preference: 0,
-        engine_version: None,
-        program: "/bin/vllm".to_owned(),
-        node,
-        group: (0..count).collect(),
-        ranks,
-        pipeline: false,
-        per_accelerator: PlacedMemory { weights_bytes: bytes, ..PlacedMemory::default() },
-        stages: Vec::new(),
-        claim_bytes: 0,
-        host: PlacedMemory::default(),
-        speed: Some(30.0),
-        first_token_s: None,
-        fetch_bytes: 0,
-        keep_only: false,
-        unchecked: None,
-        further: Vec::new(),
-        layers: Vec::new(),
-        vision: false,
-    }
+    let per_accelerator = PlacedMemory { weights_bytes: bytes, ..PlacedMemory::default() };
+    let plain = Shape::on(node, candidate, EngineKind::Vllm, "/bin/vllm");
+    Shape { group: (0..count).collect(), ranks, per_accelerator, speed: Some(30.0), ..plain }
 }
 
 fn problem(case: &Case, usable: &BTreeMap<String, u64>) -> Problem {
@@ -88,7 +68,12 @@ fn problem(case: &Case, usable: &BTreeMap<String, u64>) -> Problem {
             name: format!("node{index}"),
             accelerators: (0..*count).map(supply).collect(),
             host_capacity_bytes: 256 << 30,
-            engines: vec![EngineSupply { kind: EngineKind::Vllm, version: None, program: "/bin/vllm".to_owned() }],
+            engines: vec![EngineSupply {
+                kind: EngineKind::Vllm,
+                version: None,
+                program: "/bin/vllm".to_owned(),
+                worker: None,
+            }],
             reachable: true,
             member: true,
             ..NodeSupply::default()

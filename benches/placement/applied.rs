@@ -56,5 +56,6 @@ fn facts(spec: &InstanceSpec) -> InstanceFacts {
         live_sessions: 0,
         load_ms: Some(19_200),
         measured: None,
+        part: None,
     }
 }

@@ -383,6 +383,9 @@ fn kinds(size: &Size, dice: &mut Dice, probe: &Probe, usable: f64) -> Vec<Kind> 
     kinds
 }
 
+/// Replicas that the configuration language lets a model have.
+const MOST: usize = 1_000;
+
 /// Shares the replicas out: the smaller a model the more, so that the load comes out. Returns the load.
 fn share_out(kinds: &mut [Kind], size: &Size, usable: f64) -> f64 {
     let wanted = size.load * usable;
@@ -401,17 +404,22 @@ fn share_out(kinds: &mut [Kind], size: &Size, usable: f64) -> f64 {
     let mut left = replicas;
     let shares = shares(high);
     for (kind, share) in kinds.iter_mut().zip(shares) {
-        kind.replicas = (share as usize).min(left).max(1);
+        kind.replicas = (share as usize).min(left).clamp(1, MOST);
         left = left.saturating_sub(kind.replicas);
     }
-    let smallest = (0..kinds.len()).min_by(|a, b| kinds[*a].bytes.total_cmp(&kinds[*b].bytes)).unwrap_or(0);
-    kinds[smallest].replicas += left;
+    let mut smallest: Vec<usize> = (0..kinds.len()).collect();
+    smallest.sort_by(|a, b| kinds[*a].bytes.total_cmp(&kinds[*b].bytes));
+    for kind in smallest {
+        let more = left.min(MOST - kinds[kind].replicas);
+        kinds[kind].replicas += more;
+        left -= more;
+    }
     // Whole replicas miss the load a little: one at a time goes from one model to another while that helps.
     let mut now: f64 = kinds.iter().map(|k| k.replicas as f64 * k.bytes).sum();
     loop {
         let pairs = (0..kinds.len()).flat_map(|from| (0..kinds.len()).map(move |to| (from, to)));
         let after = |(from, to): &(usize, usize)| (now - kinds[*from].bytes + kinds[*to].bytes - wanted).abs();
-        let movable = pairs.filter(|(from, to)| from != to && kinds[*from].replicas > 1);
+        let movable = pairs.filter(|(from, to)| from != to && kinds[*from].replicas > 1 && kinds[*to].replicas < MOST);
         let best = movable.min_by(|a, b| after(a).total_cmp(&after(b)));
         let Some((from, to)) = best.filter(|pair| after(pair) < (now - wanted).abs() - 1.0) else { break };
         now += kinds[to].bytes - kinds[from].bytes;

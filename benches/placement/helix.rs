@@ -247,7 +247,12 @@ fn pool(index: usize, kind: &Kind) -> NodeSupply {
         name: format!("pool-{index}"),
         accelerators: (0..kind.count).map(accelerator).collect(),
         host_capacity_bytes: 1 << 50,
-        engines: vec![EngineSupply { kind: EngineKind::Vllm, version: None, program: "/opt/vllm/bin/vllm".to_owned() }],
+        engines: vec![EngineSupply {
+            kind: EngineKind::Vllm,
+            version: None,
+            program: "/opt/vllm/bin/vllm".to_owned(),
+            worker: None,
+        }],
         reachable: true,
         member: true,
         ..NodeSupply::default()
@@ -272,36 +277,20 @@ fn shape(candidate: usize, kinds: &[Kind], way: &Pipeline) -> Shape {
         spare -= less;
     }
     let first = used[0];
+    let part = |k: &usize| Part {
+        node: *k,
+        group: group(*k),
+        ranks: way.stages[*k] as u32,
+        per_accelerator: bytes(*k),
+        ..Part::default()
+    };
     Shape {
-        candidate,
-        engine: EngineKind::Vllm,
-        preference: 0,
-        engine_version: None,
-        program: "/opt/vllm/bin/vllm".to_owned(),
-        node: first,
         group: group(first),
         ranks: way.stages[first] as u32,
         pipeline: true,
         per_accelerator: bytes(first),
-        stages: Vec::new(),
-        claim_bytes: 0,
-        host: PlacedMemory::default(),
-        speed: None,
-        first_token_s: None,
-        fetch_bytes: 0,
-        keep_only: false,
-        unchecked: None,
-        further: used[1..]
-            .iter()
-            .map(|k| Part {
-                node: *k,
-                group: group(*k),
-                ranks: way.stages[*k] as u32,
-                per_accelerator: bytes(*k),
-                ..Part::default()
-            })
-            .collect(),
+        further: used[1..].iter().map(part).collect(),
         layers,
-        vision: false,
+        ..Shape::on(first, candidate, EngineKind::Vllm, "/opt/vllm/bin/vllm")
     }
 }

@@ -1,12 +1,13 @@
 //! One generated cluster from parsed inputs to a plan: times, sizes, gaps, what the baselines reach, and what a change
 //! costs once it runs.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use flock::base::Digest;
 use flock::config::Desired;
 use flock::inventory::Inventory;
-use flock::placement::{self, Candidates, Options, Placement, Problem, Tier, place};
+use flock::placement::{self, Candidates, Event, Options, Placement, Problem, Tier, place_watched};
 use flock::plan::{self, Limits, ObservedSpecs, Plan, PlanInput};
 use serde::{Deserialize, Serialize};
 
@@ -28,8 +29,13 @@ pub struct Figures {
     pub load: f64,
     /// Shapes of all models.
     pub shapes: usize,
+    /// Columns and rows of the program in the end.
+    pub columns: usize,
+    pub rows: usize,
     /// Milliseconds.
     pub build_ms: f64,
+    /// Until there is a first complete answer, from the inputs.
+    pub incumbent_ms: f64,
     pub place_ms: f64,
     pub plan_ms: f64,
     pub total_ms: f64,
@@ -78,8 +84,17 @@ struct Made {
     problem: Problem,
     placement: Placement,
     plan: Plan,
+    seen: Seen,
     place: Duration,
     planning: Duration,
+}
+
+/// What the solver told on its way.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    columns: usize,
+    rows: usize,
+    incumbent: Duration,
 }
 
 impl Made {
@@ -91,8 +106,18 @@ impl Made {
 fn make(from: From<'_>, digest: &Digest, threads: usize) -> Made {
     let options = options(threads);
     let begin = Instant::now();
-    let (placement, problem) = place(from.desired, from.inventory, from.candidates, &options);
-    let place = begin.elapsed();
+    let seen = Cell::new(Seen::default());
+    let watch = |event: Event| {
+        let mut now = seen.get();
+        match event {
+            Event::Columns { columns, rows } => (now.columns, now.rows) = (columns, rows),
+            Event::Incumbent if now.incumbent.is_zero() => now.incumbent = begin.elapsed(),
+            Event::Incumbent => {}
+        }
+        seen.set(now);
+    };
+    let (placement, solution) = place_watched(from.desired, from.inventory, from.candidates, &options, &watch);
+    let (place, problem, seen) = (begin.elapsed(), solution.problem, seen.get());
     let begin = Instant::now();
     let plan = plan::plan(&PlanInput {
         desired: from.desired,
@@ -111,7 +136,7 @@ fn make(from: From<'_>, digest: &Digest, threads: usize) -> Made {
         moment: plan::Moment::default(),
         warnings: Vec::new(),
     });
-    Made { problem, placement, plan, place, planning: begin.elapsed() }
+    Made { problem, placement, plan, seen, place, planning: begin.elapsed() }
 }
 
 fn options(threads: usize) -> Options {
@@ -174,7 +199,10 @@ pub fn measure(size: &Size, threads: usize) -> Figures {
         threads,
         load: inputs.load,
         shapes: built.models.iter().map(|m| m.shapes.len()).sum(),
+        columns: made.seen.columns,
+        rows: made.seen.rows,
         build_ms: ms(build),
+        incumbent_ms: ms(made.seen.incumbent),
         place_ms: ms(made.place),
         plan_ms: ms(made.planning),
         total_ms: ms(made.total()),

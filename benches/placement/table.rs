@@ -28,20 +28,23 @@ fn one_thread(main: &[Figures]) -> impl Iterator<Item = &Figures> {
 fn times(main: &[Figures]) {
     println!("### From parsed inputs to a plan\n");
     println!(
-        "| accelerators | nodes | models | replicas | load | shapes | build | solve and explain | plan | all | all, 2 threads | peak memory |"
+        "| accelerators | nodes | models | replicas | load | shapes | columns | rows | build | first answer | solve and explain | plan | all | all, 2 threads | peak memory |"
     );
-    println!("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
+    println!("|{}", " ---: |".repeat(15));
     for f in one_thread(main) {
         let other = main.iter().find(|o| o.threads == 2 && o.accelerators == f.accelerators);
         println!(
-            "| {} | {} | {} | {} | {:.3} | {} | {} | {} | {} | {} | {} | {} MiB |",
+            "| {} | {} | {} | {} | {:.3} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} MiB |",
             f.accelerators,
             f.nodes,
             f.kinds,
             f.replicas,
             f.load,
             f.shapes,
+            f.columns,
+            f.rows,
             seconds(f.build_ms),
+            seconds(f.incumbent_ms),
             seconds(f.place_ms - f.build_ms),
             seconds(f.plan_ms),
             seconds(f.total_ms),
@@ -122,16 +125,18 @@ fn changes(main: &[Figures]) {
 fn grown(word: &str, rows: &[Figures]) {
     println!("### Growth with {word}\n");
     println!(
-        "| accelerators | models | replicas | build | solve and explain | plan | all | peak memory | largest gap |"
+        "| accelerators | models | replicas | columns | rows | build | solve and explain | plan | all | peak memory | largest gap |"
     );
-    println!("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
+    println!("|{}", " ---: |".repeat(11));
     for f in rows {
         let gap = f.tiers.iter().map(|t| t.gap).fold(0.0, f64::max);
         println!(
-            "| {} | {} | {} | {} | {} | {} | {} | {} MiB | {:.3} % |",
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} MiB | {:.3} % |",
             f.accelerators,
             f.kinds,
             f.replicas,
+            f.columns,
+            f.rows,
             seconds(f.build_ms),
             seconds(f.place_ms - f.build_ms),
             seconds(f.plan_ms),

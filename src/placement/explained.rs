@@ -31,14 +31,20 @@ pub enum LostBy {
     Equal,
     /// It fits, and some tier would be worse.
     Worse,
+    /// The model has no place, and would have this one only at the cost of what counts more.
+    Cost,
     /// It fits by itself, not beside what is placed.
     Room,
+    /// It would be too far from what the model talks to.
+    Latency,
     /// It does not fit.
     Size,
     /// The model cannot be split so.
     Split,
     /// A selector, quota, denial, hold or the like rules it out.
     Policy,
+    /// The node does not answer.
+    Away,
     /// Engine or device cannot run it.
     Support,
 }
@@ -50,6 +56,8 @@ impl LostBy {
             "memory" | "ram" | "disk" | "accelerators" => Self::Size,
             "split" => Self::Split,
             "engine" | "hardware" => Self::Support,
+            "latency" => Self::Latency,
+            "unreachable" => Self::Away,
             _ => Self::Policy,
         }
     }
@@ -59,10 +67,13 @@ impl LostBy {
         match self {
             Self::Equal => "as good, and later in the order of equal places",
             Self::Worse => "fits, but worse",
+            Self::Cost => "only at the cost of what counts more",
             Self::Room => "no room beside what is placed",
+            Self::Latency => "too far from what it talks to",
             Self::Size => "does not fit",
             Self::Split => "no legal split",
             Self::Policy => "ruled out by a policy, a selector or a hold",
+            Self::Away => "the node does not answer",
             Self::Support => "engine or device cannot run it",
         }
     }

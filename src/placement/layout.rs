@@ -1,5 +1,7 @@
 //! A layout: which copies run where, on named accelerators. What the solver's numbers mean.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::base::MIB;
 use crate::placement::{Problem, Shape, Span};
 
@@ -30,6 +32,14 @@ impl Copy {
         on: Vec<usize>,
     ) -> Self {
         let shape_of = &problem.models[model].shapes[shape];
+        if shape_of.spans_nodes() {
+            let there = |(name, uuids): &(String, Vec<String>)| {
+                let node = problem.node(name)?;
+                Some((node, uuids.iter().filter_map(|uuid| problem.nodes[node].position(uuid)).collect()))
+            };
+            let further = problem.running[index].further.iter().filter_map(there).collect();
+            return Self { model, shape, node, accelerators: on, further, kept: Some(index) };
+        }
         let mut accelerators = on;
         let mut rest = accelerators.split_off(shape_of.width().min(accelerators.len()));
         let mut further = Vec::new();
@@ -89,6 +99,26 @@ impl Loads {
         }
     }
 
+    /// Everything with what is in use of it.
+    pub fn each(&self) -> impl Iterator<Item = (At, u64)> + '_ {
+        let accelerators = self.accelerators.iter().enumerate().flat_map(|(node, on)| {
+            on.iter().enumerate().map(move |(position, bytes)| ((node, Some(position)), *bytes))
+        });
+        accelerators.chain(self.host.iter().enumerate().map(|(node, bytes)| ((node, None), *bytes)))
+    }
+
+    /// What is in use of an accelerator, or of a host.
+    pub fn at(&self, (node, position): At) -> u64 {
+        position.map_or(self.host[node], |position| self.accelerators[node][position])
+    }
+
+    fn at_mut(&mut self, (node, position): At) -> &mut u64 {
+        match position {
+            Some(position) => &mut self.accelerators[node][position],
+            None => &mut self.host[node],
+        }
+    }
+
     /// What a layout uses, in bytes.
     pub fn of(problem: &Problem, layout: &[Copy]) -> Self {
         let mut loads = Self::none(problem);
@@ -109,14 +139,11 @@ impl Loads {
 
     /// Adds one replica as the solver counts it.
     pub fn add_rounded(&mut self, problem: &Problem, capacities: &Capacities, copy: &Copy) {
-        self.add(problem, copy, |bytes, (node, position)| {
-            let exact = &capacities.exact;
-            rounded(bytes, position.map_or(exact.host[node], |p| exact.accelerators[node][p]))
-        });
+        self.add(problem, copy, |bytes, at| capacities.counted(copy, bytes, at));
     }
 
     /// Adds one replica; `count` turns bytes on an accelerator, or of the host, into what is counted.
-    fn add(&mut self, problem: &Problem, copy: &Copy, count: impl Fn(u64, (usize, Option<usize>)) -> u64) {
+    fn add(&mut self, problem: &Problem, copy: &Copy, count: impl Fn(u64, At) -> u64) {
         let shape = &problem.models[copy.model].shapes[copy.shape];
         for (span, node, on) in copy.on(shape) {
             for position in on {
@@ -158,16 +185,32 @@ pub fn host_wobble(capacity: u64) -> u64 {
     (capacity / 8).max(2048 * MIB)
 }
 
-/// What nodes may give, in whole MiB. What runs counts in where it exceeds that only by a wobble of the facts, and
-/// what protected instances hold in any case: a reserve that was raised later must not make all impossible.
+/// A node's accelerator, or with `None` its host.
+pub type At = (usize, Option<usize>);
+
+/// What nodes may give, in whole MiB.
+///
+/// What runs holds its memory already, whatever the figures say by now: others may have taken more of the host, the
+/// driver may keep more, a reserve may have been raised, or the same is sized larger than when it was started. So where
+/// everything that runs comes to more than can be used, it counts as what can be used, shared out in proportion: all of
+/// it keeps its place, nothing new comes beside it, and what leaves gives back its share and no more.
+///
+/// An instance whose engine does not run holds nothing. It counts in full, and may exceed what can be used by a wobble
+/// of the facts only; what is protected counts in any case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capacities {
     /// By node, then accelerator.
     pub accelerators: Vec<Vec<u64>>,
     /// By node; unified accelerators share it.
     pub host: Vec<u64>,
-    /// The same to the byte, without protected instances.
+    /// The same to the byte, without what runs.
     pub exact: Loads,
+    /// The same where what runs counts in full: no layout has more.
+    pub bound: Loads,
+    /// Where what runs comes to more than can be used: what can be used, and what it comes to.
+    shares: BTreeMap<At, (u64, u64)>,
+    /// Running instances that hold nothing: their engines do not run.
+    failed: BTreeSet<usize>,
 }
 
 impl Capacities {
@@ -181,46 +224,90 @@ impl Capacities {
         let mut this = Self {
             accelerators: exact.accelerators.iter().map(|node| node.iter().map(|b| whole(*b)).collect()).collect(),
             host: exact.host.iter().map(|b| whole(*b)).collect(),
+            bound: exact.clone(),
             exact,
+            shares: BTreeMap::new(),
+            failed: (0..problem.running.len()).filter(|index| problem.running[*index].failed).collect(),
         };
+        let in_full = Loads::rounded(problem, &this, running);
+        let alive: Layout = running.iter().filter(|copy| this.lives(copy)).cloned().collect();
+        let living = Loads::rounded(problem, &this, &alive);
+        for (at, held) in living.each() {
+            let most = this.at(at);
+            if held > most {
+                this.shares.insert(at, (most, held));
+            }
+        }
         let protected: Layout = running.iter().filter(|c| problem.models[c.model].protected).cloned().collect();
         let held = Loads::rounded(problem, &this, &protected);
         let all = Loads::rounded(problem, &this, running);
-        let raise = |most: &mut u64, held: u64, all: u64, wobble: u64| {
-            *most = (*most).max(held).max(if all <= *most + wobble { all } else { 0 });
-        };
-        for (node, most) in this.accelerators.iter_mut().enumerate() {
-            for (position, most) in most.iter_mut().enumerate() {
-                let usable = problem.nodes[node].accelerators[position].healthy;
-                let wobble = if usable { ACCELERATOR_WOBBLE } else { 0 };
-                raise(most, held.accelerators[node][position], all.accelerators[node][position], wobble);
+        this.bound = in_full.clone();
+        for (at, all) in all.each() {
+            let wobble = match at {
+                (node, Some(position)) if !problem.nodes[node].accelerators[position].healthy => 0,
+                (_, Some(_)) => ACCELERATOR_WOBBLE,
+                (_, None) => host_wobble(this.at(at)),
+            };
+            let most = this.at(at);
+            let raised = most.max(held.at(at)).max(if all <= most + wobble { all } else { 0 });
+            *this.bound.at_mut(at) = raised + in_full.at(at).saturating_sub(all);
+            match at {
+                (node, Some(position)) => this.accelerators[node][position] = raised,
+                (node, None) => this.host[node] = raised,
             }
         }
-        for (node, most) in this.host.iter_mut().enumerate() {
-            raise(most, held.host[node], all.host[node], host_wobble(*most));
-        }
         this
+    }
+
+    fn at(&self, (node, position): At) -> u64 {
+        position.map_or(self.host[node], |position| self.accelerators[node][position])
+    }
+
+    fn lives(&self, copy: &Copy) -> bool {
+        copy.kept.is_some_and(|index| !self.failed.contains(&index))
+    }
+
+    /// Bytes of a copy on an accelerator or of a host as the solver counts them.
+    pub fn counted(&self, copy: &Copy, bytes: u64, at: At) -> u64 {
+        let full = rounded(bytes, self.exact.at(at));
+        match self.shares.get(&at).filter(|_| self.lives(copy)) {
+            Some((most, held)) => {
+                let share = u128::from(full) * u128::from(*most) / u128::from((*held).max(1));
+                whole(u64::try_from(share).unwrap_or(full)).min(full)
+            }
+            None => full,
+        }
+    }
+
+    /// Accelerators and hosts on which what runs comes to more than can be used: what can be used, and what it comes to.
+    pub fn overfull(&self) -> impl Iterator<Item = (At, u64, u64)> + '_ {
+        self.shares.iter().map(|(at, (most, held))| (*at, *most, *held))
     }
 }
 
 /// The running instances that may keep their place, as copies, in the order of the instances.
 pub fn keepable(problem: &Problem) -> Layout {
-    let mut copies = Layout::new();
-    for (index, running) in problem.running.iter().enumerate() {
-        let Some((model, shape)) = problem.shape_of(running) else { continue };
-        let at = problem.node(&running.node).unwrap_or(problem.models[model].shapes[shape].node);
+    (0..problem.running.len()).filter_map(|index| keepable_one(problem, index)).collect()
+}
+
+/// A running instance as a copy, where it may keep its place: on all its nodes.
+pub fn keepable_one(problem: &Problem, index: usize) -> Option<Copy> {
+    let running = &problem.running[index];
+    let (model, shape) = problem.shape_of(running)?;
+    let at = problem.node(&running.node).unwrap_or(problem.models[model].shapes[shape].node);
+    let protected = problem.models[model].protected;
+    let on: Vec<usize> = running.accelerators.iter().filter_map(|uuid| problem.nodes[at].position(uuid)).collect();
+    let copy = Copy::running(problem, index, (model, shape), at, on);
+    let stays = |at: usize| {
         let node = &problem.nodes[at];
-        let leaves = node.drained && !problem.models[model].protected;
-        if !node.member || !node.reachable || leaves {
-            continue;
-        }
-        let on: Vec<usize> = running.accelerators.iter().filter_map(|uuid| node.position(uuid)).collect();
-        let healthy = on.iter().all(|position| node.accelerators[*position].healthy);
-        if healthy || problem.models[model].protected {
-            copies.push(Copy::running(problem, index, (model, shape), at, on));
-        }
-    }
-    copies
+        node.member && node.reachable && (protected || !node.drained)
+    };
+    let healthy =
+        |(at, on): (usize, &Vec<usize>)| on.iter().all(|position| problem.nodes[at].accelerators[*position].healthy);
+    let mut parts = std::iter::once((at, &copy.accelerators)).chain(copy.further.iter().map(|(node, on)| (*node, on)));
+    let keeps = copy.nodes().all(stays) && (protected || parts.all(healthy));
+    drop(parts);
+    keeps.then_some(copy)
 }
 
 /// How many instances of each model run on nodes whose facts are unknown, and count as placed.

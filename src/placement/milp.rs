@@ -75,11 +75,13 @@ pub struct Solved {
     pub aborted: bool,
     /// Whether the solver says that it is done, and not that it met a limit.
     pub finished: bool,
+    /// Whether the solver says that there is no point.
+    pub infeasible: bool,
 }
 
 impl Solved {
     fn nothing() -> Self {
-        Self { point: None, bound: f64::NEG_INFINITY, aborted: false, finished: false }
+        Self { point: None, bound: f64::NEG_INFINITY, aborted: false, finished: false, infeasible: false }
     }
 }
 
@@ -102,7 +104,8 @@ pub fn minimise(
     let mut best = Solved::nothing();
     // With the start, without it, and without presolve, until an answer and its bound agree or a limit is met.
     for (start, presolve) in [(start, "choose"), (&[][..], "choose"), (&[][..], "off")] {
-        let Some(solved) = run(program, further, objective, start, gap, limits, presolve) else { continue };
+        let attempt = Attempt { start, presolve, quick: false };
+        let Some(solved) = run(program, further, objective, attempt, gap, limits) else { continue };
         let found = solved.point.as_ref().map(|point| value(objective, point));
         let proved = found.is_some_and(|found| found - solved.bound <= 2.0 * gap * found.abs() + 1e-5);
         let limited = !solved.finished;
@@ -114,6 +117,56 @@ pub fn minimise(
         }
     }
     best
+}
+
+/// What a program has below a limit that is one of its rows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Below {
+    /// No point.
+    Nothing,
+    /// No point below this.
+    Bound(f64),
+    /// Not known.
+    Unknown,
+}
+
+/// Looks whether a program has any point, and what its objective cannot be below. Counted limits, as in [`minimise`].
+pub fn nothing_below(program: &Program, further: &[Row], objective: &[(usize, f64)], limits: &Limits) -> Below {
+    let attempt = Attempt { start: &[], presolve: "choose", quick: false };
+    let Some(solved) = run(program, further, objective, attempt, 0.0, limits) else { return Below::Unknown };
+    match solved {
+        Solved { finished: false, infeasible: true, .. } => Below::Nothing,
+        Solved { bound, aborted: false, .. } if bound.is_finite() => Below::Bound(bound),
+        _ => Below::Unknown,
+    }
+}
+
+/// The same for a program of some hundred columns, in which the solver does not begin again from its root once it has
+/// fixed some of them, nor solves smaller programs between two points: there both cost more than they save. Where it is
+/// not done so within the limit, all of it is done from what was found.
+pub fn minimise_small(
+    program: &Program,
+    further: &[Row],
+    objective: &[(usize, f64)],
+    start: &[f64],
+    gap: f64,
+    limits: &Limits,
+) -> Solved {
+    let attempt = Attempt { start, presolve: "choose", quick: true };
+    let Some(solved) = run(program, further, objective, attempt, gap, limits) else {
+        return minimise(program, further, objective, start, gap, limits);
+    };
+    let proved = solved.point.as_ref().is_some_and(|point| {
+        let found = value(objective, point);
+        found - solved.bound <= 2.0 * gap * found.abs() + 1e-5
+    });
+    if solved.aborted || (solved.finished && proved) {
+        return solved;
+    }
+    let from = solved.point.clone().unwrap_or_else(|| start.to_vec());
+    let other = minimise(program, further, objective, &from, gap, limits);
+    let bound = other.bound.max(solved.bound);
+    Solved { point: other.point.or(solved.point), bound, ..other }
 }
 
 /// A column that is found while a relaxation is solved: its factors by row, and its greatest value.
@@ -138,6 +191,15 @@ pub struct Relaxed {
     pub duals: Vec<f64>,
 }
 
+/// What changes after an optimum of a relaxation.
+#[derive(Debug, Clone, Default)]
+pub struct Next {
+    /// More columns; with none and nothing else the relaxation ends.
+    pub more: Vec<Late>,
+    /// Late columns that are taken out, by their order.
+    pub out: std::ops::Range<usize>,
+}
+
 /// How a relaxation ended.
 #[derive(Debug, Clone, Default)]
 pub struct Relaxation {
@@ -151,15 +213,15 @@ pub struct Relaxation {
 
 /// Minimises `objective` without integrality over the program, further rows, and columns that are found on the way.
 ///
-/// After every optimum `price` sees it and answers with more columns, to which the solver goes on from where it was;
-/// with none it ends. One thread, a fixed seed; every run is limited to `iterations` simplex iterations.
+/// After every optimum `price` sees it and answers with more columns, or with those that go, and the solver goes on from
+/// where it was; with none it ends. One thread, a fixed seed; every run is limited to `iterations` simplex iterations.
 pub fn relax(
     program: &Program,
     further: &[Row],
     objective: &[(usize, f64)],
     late: &[Late],
     limits: (i32, f64),
-    price: &mut dyn FnMut(&Relaxed) -> Vec<Late>,
+    price: &mut dyn FnMut(&Relaxed) -> Next,
 ) -> Relaxation {
     let mut ended = Relaxation::default();
     let mut all = late.to_vec();
@@ -175,7 +237,7 @@ fn resume(
     objective: &[(usize, f64)],
     all: &mut Vec<Late>,
     limits: (i32, f64),
-    price: &mut dyn FnMut(&Relaxed) -> Vec<Late>,
+    price: &mut dyn FnMut(&Relaxed) -> Next,
     ended: &mut Relaxation,
 ) -> bool {
     let Ok(mut model) = ProblemVariables::new().minimise(Expression::default()).using(good_lp::highs).try_into_inner()
@@ -211,13 +273,13 @@ fn resume(
         }
     }
     let mut more = all.clone();
+    let mut columns = Vec::new();
     let mut solved_before = false;
     loop {
         for column in more {
             let factors = column.rows.into_iter().map(|(row, factor)| (rows[row], factor));
-            if model.try_add_column(0.0, 0.0..=column.max, factors).is_err() {
-                return false;
-            }
+            let Ok(column) = model.try_add_column(0.0, 0.0..=column.max, factors) else { return false };
+            columns.push(column);
         }
         let Ok(solved) = model.try_solve() else { return solved_before };
         ended.iterations += u64::try_from(solved.simplex_iteration_count()).unwrap_or(0);
@@ -235,24 +297,37 @@ fn resume(
             late: late.to_vec(),
             duals: solution.dual_rows().to_vec(),
         };
-        more = price(&relaxed);
-        all.extend(more.iter().cloned());
+        let next = price(&relaxed);
         ended.last = Some(relaxed);
-        if more.is_empty() {
+        if next.more.is_empty() && next.out.is_empty() {
             return false;
         }
+        more = next.more;
+        all.extend(more.iter().cloned());
         model = solved.into();
+        for late in next.out {
+            all[late].max = 0.0;
+            model.change_column_bounds(columns[late], 0.0..=0.0);
+        }
     }
+}
+
+/// How the solver is run.
+struct Attempt<'a> {
+    /// Values to begin with, or none.
+    start: &'a [f64],
+    presolve: &'a str,
+    /// Without beginning again and without smaller programs between two points.
+    quick: bool,
 }
 
 fn run(
     program: &Program,
     further: &[Row],
     objective: &[(usize, f64)],
-    start: &[f64],
+    Attempt { start, presolve, quick }: Attempt<'_>,
     gap: f64,
     limits: &Limits,
-    presolve: &str,
 ) -> Option<Solved> {
     let mut variables = ProblemVariables::new();
     let columns: Vec<_> = program
@@ -281,6 +356,8 @@ fn run(
         && model.try_set_option("parallel", "off").is_ok()
         && model.try_set_option("random_seed", 0).is_ok()
         && model.try_set_option("presolve", presolve).is_ok()
+        && model.try_set_option("mip_allow_restart", !quick).is_ok()
+        && model.try_set_option("mip_heuristic_run_rins", !quick).is_ok()
         && model.try_set_option("mip_max_nodes", limits.nodes).is_ok()
         && model.try_set_option("mip_rel_gap", gap).is_ok()
         && model.try_set_option("mip_abs_gap", 1e-7).is_ok()
@@ -305,5 +382,6 @@ fn run(
             .map(|(column, v)| if column.integer { v.round() } else { *v })
             .collect()
     });
-    Some(Solved { point, bound, aborted: status.contains("TimeLimit"), finished: status == "Optimal" })
+    let infeasible = status == "Infeasible";
+    Some(Solved { point, bound, aborted: status.contains("TimeLimit"), finished: status == "Optimal", infeasible })
 }

@@ -3,7 +3,7 @@
 //! In: the desired state, the inventory, candidate weights. Out: `Placement`: named accelerators for every
 //! replica that fits, and for every one that does not, what was needed and what there was, per node.
 //! Inside: `build` makes a `Problem` of what may run where, with sizing; `problem` is everything the solver looks at,
-//! as plain values; `exact` solves it with every accelerator looked at by itself, `large` over counts of equal ones;
+//! as plain values, `layout` and `ports` what its numbers mean; `exact` solves it with every accelerator looked at by itself, `large` over counts of equal ones;
 //! `milp` hands rows to HiGHS, `solve` chooses between the two and turns the answer into a placement, `egress` chooses
 //! the ways out to providers. `words` says why and why not, `explain` what would change the answer, `check` verifies
 //! without sharing the solver's code.
@@ -21,6 +21,7 @@ mod layout;
 mod milp;
 mod outcome;
 mod place;
+mod ports;
 mod problem;
 mod solve;
 mod words;
@@ -39,6 +40,6 @@ pub use exact::tiers::Event;
 pub use explain::change::Change;
 pub use explained::*;
 pub use outcome::*;
-pub use place::{Solution, explain, place, place_and_keep};
+pub use place::{Solution, explain, place, place_and_keep, place_watched};
 pub use problem::*;
-pub use solve::{solve, solve_watched};
+pub use solve::solve;

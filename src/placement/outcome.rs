@@ -35,6 +35,11 @@ impl Placement {
         let found = self.alike.iter().find(|names| names.iter().any(|name| name == node));
         found.map_or(&[], Vec::as_slice)
     }
+
+    /// The same of every node that is like others, for questions about many.
+    pub fn likes(&self) -> std::collections::BTreeMap<&str, &[String]> {
+        self.alike.iter().flat_map(|names| names.iter().map(|name| (name.as_str(), names.as_slice()))).collect()
+    }
 }
 
 /// One replica bound to accelerators.
@@ -65,11 +70,12 @@ pub struct Placed {
     /// Layers of each pipeline stage, in the order of `accelerators`; empty where the engine shares them out evenly
     /// itself. Where they are fewer in all than the model has, the others are in host memory.
     pub layers: Vec<u32>,
+    /// Why it could not be started anew, where it runs so and keeps its place: then it is left as it is.
+    pub held: Option<String>,
     /// The accelerator that holds the vision projector, by its place in `accelerators`; the last one where it holds
     /// nothing else.
     pub vision: Option<usize>,
-    /// Accelerators on further nodes, whose ranks come after those here. No plan has them: nothing starts engines
-    /// across nodes.
+    /// What further nodes hold, whose layers are named after those here: an accelerator each, or their processor.
     pub elsewhere: Vec<Elsewhere>,
     /// Bytes per accelerator, in the order of `accelerators`.
     pub per_accelerator: Vec<PlacedMemory>,
@@ -92,6 +98,8 @@ pub struct Elsewhere {
     pub per_accelerator: Vec<PlacedMemory>,
     /// Host bytes there.
     pub host: PlacedMemory,
+    /// The worker's program there, and the address that it listens on; `None` where there is none.
+    pub worker: Option<(String, String)>,
 }
 
 /// A better variant that was not taken, and why.
@@ -222,8 +230,28 @@ pub struct Considered {
     pub needed_bytes: u64,
     /// Whether it was chosen.
     pub chosen: bool,
+    /// How close it came.
+    #[serde(skip)]
+    pub fate: Fate,
     /// Why not, or why.
     pub verdict: String,
+}
+
+/// What became of a shape, the closest to being chosen first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fate {
+    /// It was chosen.
+    Chosen,
+    /// It fits, and another place is better.
+    Beaten,
+    /// It fits, and a better variant is placed. That says nothing of a better one that fits there too.
+    Lesser,
+    /// It fits by itself, not beside what ranks higher or already runs.
+    Displaced,
+    /// What is placed leaves it too little.
+    NoRoom,
+    /// A constraint rules it out.
+    RuledOut,
 }
 
 /// How the solver ended.

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use crate::config::Desired;
 use crate::inventory::Inventory;
 use crate::placement::build::shapes;
+use crate::placement::exact::tiers::{Event, Watch};
 use crate::placement::explain::conflict;
 use crate::placement::explain::trial::{Inputs, budget};
 use crate::placement::layout::{Copy, Layout};
-use crate::placement::words::nearest;
+use crate::placement::words::{nearest, probe};
 use crate::placement::{Candidates, Options, Placement, Problem, Why, solve};
 
 /// What was solved, and the copies that the answer means: what explanations are computed from.
@@ -53,12 +54,22 @@ pub fn place_and_keep(
     candidates: &Candidates,
     options: &Options,
 ) -> (Placement, Solution) {
+    place_watched(desired, inventory, candidates, options, &|_| {})
+}
+
+/// The same, with someone who is told what happens: a bench that takes the time, which this room does not have.
+pub fn place_watched(
+    desired: &Desired,
+    inventory: &Inventory,
+    candidates: &Candidates,
+    options: &Options,
+    watch: &dyn Fn(Event),
+) -> (Placement, Solution) {
     let problem = shapes::build(desired, inventory, candidates, options);
-    let (mut placement, layout) = solve::solve_with_layout(&problem);
+    let (mut placement, layout) = solve::solve_with_layout(&problem, Watch(watch));
     finish(&mut placement, &problem, &layout, desired, inventory, candidates);
     // Few solves of a small problem: a plan must not wait for an explanation.
-    let exact = problem.nodes.iter().map(|node| node.accelerators.len()).sum::<usize>();
-    if exact <= problem.limits.exact_accelerators && budget(&problem) > 0 {
+    if !problem.is_large() && budget(&problem) > 0 {
         let inputs = Inputs { desired, inventory, candidates, options };
         for unplaced in placement.unplaced.iter_mut().filter(|unplaced| unplaced.required).take(REFUSED) {
             let Some(model) = problem.model(&unplaced.model) else { continue };
@@ -84,7 +95,7 @@ fn finish(
     inventory: &Inventory,
     candidates: &Candidates,
 ) {
-    let placed = nearest::Placed::of(problem, layout);
+    let placed = probe::Placed::of(problem, layout);
     for unplaced in &mut placement.unplaced {
         let Some(model) = desired.models.get(&unplaced.model) else { continue };
         // Other weights or hardware do not help against a quota.
@@ -103,13 +114,13 @@ fn finish(
             unplaced.nearest = changes.join("; or ");
         }
     }
-    placement.notes.extend(remarks(placement, candidates));
+    placement.notes.extend(remarks(placement, desired, candidates));
     placement.notes.sort();
     placement.notes.dedup();
 }
 
 /// What there is to know of the weights that are taken, and of all that a model without a place might take.
-fn remarks(placement: &Placement, candidates: &Candidates) -> Vec<String> {
+fn remarks(placement: &Placement, desired: &Desired, candidates: &Candidates) -> Vec<String> {
     let used: BTreeSet<(&str, usize)> =
         placement.instances.iter().map(|placed| (placed.model.as_str(), placed.candidate)).collect();
     let missing: BTreeSet<&str> = placement.unplaced.iter().map(|unplaced| unplaced.model.as_str()).collect();
@@ -118,8 +129,20 @@ fn remarks(placement: &Placement, candidates: &Candidates) -> Vec<String> {
         let Ok(list) = list else { continue };
         for (index, candidate) in list.iter().enumerate() {
             if missing.contains(model.as_str()) || used.contains(&(model.as_str(), index)) {
-                let notes = &candidate.variant.notes;
-                found.extend(notes.iter().map(|note| format!("model `{model}`, {}: {note}", candidate.label)));
+                // A lock may hold what earlier versions noted of projectors; what is done with them is told here.
+                let notes = candidate.variant.notes.iter().filter(|note| !note.starts_with("vision projector "));
+                found.extend(notes.map(|note| format!("model `{model}`, {}: {note}", candidate.label)));
+                let sees = |model: &crate::config::Model| model.extras.parts.iter().any(|part| part.value == "vision");
+                if let Some(projector) = &candidate.variant.projector
+                    && !desired.models.get(model).is_some_and(sees)
+                {
+                    let name = projector.name.rsplit('/').next().unwrap_or_default();
+                    found.push(format!(
+                        "model `{model}`, {}: the vision projector {name} beside the weights is not loaded; write \
+                         `part \"vision\"` in the model's block if it should see (with llama.cpp)",
+                        candidate.label
+                    ));
+                }
             }
         }
     }

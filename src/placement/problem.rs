@@ -68,6 +68,8 @@ pub struct NodeSupply {
     pub engines: Vec<EngineSupply>,
     /// Why nothing new may be placed here, as constraint word and sentence; `None` where it may.
     pub closed: Option<(String, String)>,
+    /// Ports for instances; `None` where they are not looked at.
+    pub ports: Option<PortSupply>,
     /// Whether its facts are known. What runs on an unreachable node stays as it is.
     pub reachable: bool,
     /// Whether the config has this node. What runs on others is not kept.
@@ -80,6 +82,30 @@ pub struct NodeSupply {
     pub spot: bool,
     /// Where it stands.
     pub site: Option<String>,
+    /// The IPv4 address at which other nodes reach it, where the config says one.
+    pub address: Option<String>,
+}
+
+/// What a node can give of its range of ports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortSupply {
+    /// The first of the range.
+    pub low: u16,
+    /// The last of it.
+    pub high: u16,
+    /// Ports of it that nobody listens on and no instance has.
+    pub free: u32,
+    /// Of those, rows of as many side by side as an engine wants for itself.
+    pub rows: u32,
+}
+
+/// Ports of an instance within its node's range.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PortsHeld {
+    /// How many.
+    pub all: u32,
+    /// Whether there is a row among them.
+    pub row: bool,
 }
 
 /// What the models of a quota may take together, over all copies that are not pinned: at most what the limit leaves beside
@@ -209,6 +235,8 @@ pub struct EngineSupply {
     pub version: Option<String>,
     /// Absolute path of the program.
     pub program: String,
+    /// Absolute path of its worker, which holds layers for an instance on another node (llama.cpp).
+    pub worker: Option<String>,
 }
 
 /// What a model asks for.
@@ -319,6 +347,9 @@ pub struct Shape {
     pub fetch_bytes: u64,
     /// Whether only an instance that already runs so may use it (a node on hold).
     pub keep_only: bool,
+    /// What keeps it from being started anew, where what runs so keeps its place all the same: its facts have changed and
+    /// not what the config asks for. Then only an instance that already runs so may use it.
+    pub held: Option<String>,
     /// What could not be checked of the device, for a warning where the shape is taken.
     pub unchecked: Option<String>,
     /// Accelerators that it takes besides: of another kind, or of another node.
@@ -420,6 +451,10 @@ pub struct Running {
     pub failed: bool,
     /// Layers of each accelerator, where they were told to it.
     pub layers: Vec<u32>,
+    /// What works for it on other nodes: node, and accelerators in rank order.
+    pub further: Vec<(String, Vec<String>)>,
+    /// Its ports.
+    pub ports: PortsHeld,
 }
 
 /// What the objective may weigh. Every term is a cost of at least 0.
@@ -504,6 +539,34 @@ const PATIENCE_S: f64 = 10.0;
 pub const COMFORTABLE_SPEED: f64 = 20.0;
 
 impl Shape {
+    /// A way on a node that takes nothing of it yet.
+    pub fn on(node: usize, candidate: usize, engine: EngineKind, program: &str) -> Self {
+        Self {
+            candidate,
+            engine,
+            preference: 0,
+            engine_version: None,
+            program: program.to_owned(),
+            node,
+            group: Vec::new(),
+            ranks: 0,
+            pipeline: false,
+            per_accelerator: PlacedMemory::default(),
+            stages: Vec::new(),
+            claim_bytes: 0,
+            host: PlacedMemory::default(),
+            speed: None,
+            first_token_s: None,
+            fetch_bytes: 0,
+            keep_only: false,
+            held: None,
+            unchecked: None,
+            further: Vec::new(),
+            layers: Vec::new(),
+            vision: false,
+        }
+    }
+
     /// Accelerators one replica takes of its own group; those of further parts come besides.
     pub fn width(&self) -> usize {
         self.ranks as usize
@@ -539,6 +602,21 @@ impl Shape {
             left = rest;
         }
         left.is_empty()
+    }
+
+    /// Whether these positions of its node, and those of further nodes in the order of its parts, are all that a replica
+    /// takes.
+    pub fn takes_with(&self, own: &[usize], further: &[(usize, Vec<usize>)]) -> bool {
+        let taken = std::iter::once((self.node, own)).chain(further.iter().map(|(node, on)| (*node, on.as_slice())));
+        let on = |(span, (node, on)): (Span<'_>, (usize, &[usize]))| {
+            span.node == node && on.len() == span.ranks && on.iter().all(|position| span.group.contains(position))
+        };
+        further.len() == self.further.len() && self.spans().zip(taken).all(on)
+    }
+
+    /// Whether some of it is on another node than its own.
+    pub fn spans_nodes(&self) -> bool {
+        self.further.iter().any(|part| part.node != self.node)
     }
 
     /// Tensor-parallel ranks of a stage, and pipeline stages.
@@ -607,7 +685,8 @@ impl ModelDemand {
     /// What the objective counts as quality: the deficit, and that a large model which crawls on a processor, whole or
     /// with some of its layers, is no better than a lesser variant on an accelerator.
     pub fn loss(&self, shape: &Shape) -> u32 {
-        let on_host = shape.ranks == 0 || self.host_layers(shape) > 0;
+        let worker = shape.further.iter().any(|part| part.ranks == 0);
+        let on_host = shape.ranks == 0 || worker || self.host_layers(shape) > 0;
         let crawls = on_host && shape.speed.is_some_and(|speed| speed < CRAWL);
         self.deficit(shape) + if crawls { CRAWL_RANKS } else { 0 }
     }
@@ -662,7 +741,23 @@ impl NodeSupply {
     }
 }
 
+/// Accelerators of all these nodes.
+pub fn accelerators(nodes: &[NodeSupply]) -> usize {
+    nodes.iter().map(|node| node.accelerators.len()).sum()
+}
+
 impl Problem {
+    /// Accelerators of all nodes: with more of them than the limits say, equal ones are counted and not looked at one by
+    /// one.
+    pub fn accelerators(&self) -> usize {
+        accelerators(&self.nodes)
+    }
+
+    /// Whether it has more accelerators than are looked at one by one.
+    pub fn is_large(&self) -> bool {
+        self.accelerators() > self.limits.exact_accelerators
+    }
+
     /// The nodes that a shape of a node stands for.
     pub fn stands_for(&self, node: usize) -> Vec<usize> {
         self.alike.get(node).cloned().unwrap_or_else(|| vec![node])
@@ -711,13 +806,20 @@ impl Problem {
         let positions: Option<Vec<usize>> =
             running.accelerators.iter().map(|uuid| self.nodes[node].position(uuid)).collect();
         let positions = positions?;
+        let there = |(node, uuids): &(String, Vec<String>)| {
+            let node = self.node(node)?;
+            let on: Option<Vec<usize>> = uuids.iter().map(|uuid| self.nodes[node].position(uuid)).collect();
+            Some((node, on?))
+        };
+        let further: Option<Vec<(usize, Vec<usize>)>> = running.further.iter().map(there).collect();
+        let further = further?;
         let demand = &self.models[model];
         let shape = demand.shapes.iter().position(|s| {
             Some(s.engine) == running.engine
                 && s.layers == running.layers
                 && self.covers(s.node, node)
                 && demand.candidates.get(s.candidate).is_some_and(|c| c.label == running.variant)
-                && s.takes(&positions)
+                && if further.is_empty() { s.takes(&positions) } else { s.takes_with(&positions, &further) }
         })?;
         Some((model, shape))
     }

@@ -5,30 +5,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::placement::build::classes;
 use crate::placement::exact::columns::Formulation;
 use crate::placement::exact::damping;
-use crate::placement::exact::tiers::{self, Answer, Event, Watch};
+use crate::placement::exact::tiers::{self, Answer, Watch};
 use crate::placement::layout::{Copy, Layout, is_pinned};
 use crate::placement::words::choice::Choice;
-use crate::placement::words::{considered, policies, refuse, victims};
+use crate::placement::words::{considered, kept, policies, refuse, victims};
 use crate::placement::{
     Elsewhere, Placed, PlacedMemory, Placement, Problem, Role, Running, SolverReport, egress, large,
 };
 
 /// Solves a problem. The problem must be sorted (`Problem::sort`); equal problems give equal placements.
 pub fn solve(problem: &Problem) -> Placement {
-    solve_with_layout(problem).0
-}
-
-/// The same, with someone who is told what happens: a bench that takes the time, which this room does not have.
-pub fn solve_watched(problem: &Problem, watch: &dyn Fn(Event)) -> Placement {
-    let mut notes = problem.notes.clone();
-    let answer = answer(problem, &mut notes, Watch(watch));
-    told(problem, &answer, notes)
+    solve_with_layout(problem, Watch::NONE).0
 }
 
 /// The same, with the copies that it means.
-pub fn solve_with_layout(problem: &Problem) -> (Placement, Layout) {
+pub fn solve_with_layout(problem: &Problem, events: Watch<'_>) -> (Placement, Layout) {
     let mut notes = problem.notes.clone();
-    let answer = answer(problem, &mut notes, Watch::NONE);
+    let answer = answer(problem, &mut notes, events);
     let placement = told(problem, &answer, notes);
     // Every plan that any test of this crate makes is looked at.
     #[cfg(test)]
@@ -37,11 +30,14 @@ pub fn solve_with_layout(problem: &Problem) -> (Placement, Layout) {
 }
 
 fn answer(problem: &Problem, notes: &mut Vec<String>, events: Watch<'_>) -> Answer {
-    let accelerators: usize = problem.nodes.iter().map(|n| n.accelerators.len()).sum();
+    let accelerators = problem.accelerators();
     if accelerators > problem.limits.exact_accelerators {
-        let pack = problem.models.iter().any(|model| model.pack);
-        if !problem.traffic.is_empty() || problem.spot_hedge > 0 || pack {
-            notes.push("a large cluster: traffic, `pack` and the loss of spot nodes were not weighed".to_owned());
+        if !problem.traffic.is_empty() {
+            notes.push(
+                "a large cluster: replicas were brought nearer to what they talk to one by one, and the objective's bound \
+                 takes traffic for free"
+                    .to_owned(),
+            );
         }
         let answer = large::solve(problem, &problem.limits, events);
         // With what runs besides, looking at every accelerator takes minutes.
@@ -108,6 +104,7 @@ fn exact(problem: &Problem, notes: &mut Vec<String>, events: Watch<'_>) -> Answe
 /// The placement that an answer means, with all its words.
 pub fn told(problem: &Problem, answer: &Answer, mut notes: Vec<String>) -> Placement {
     notes.extend(policies::unhedged(problem, &answer.layout));
+    notes.extend(kept::kept(problem, &answer.layout));
     let instances = instances(problem, answer);
     let ways = egress::choose(problem, &instances);
     let mut unplaced = refuse::unplaced(problem, &answer.layout);
@@ -229,7 +226,9 @@ fn instance(problem: &Problem, choice: &Choice<'_>, copy: &Copy, replica: u32) -
         } else {
             let host = PlacedMemory { capacity_bytes: supply.host_capacity_bytes, device_total_bytes: 0, ..host };
             let node = supply.name.clone();
-            elsewhere.push(Elsewhere { node, accelerators: uuids, per_accelerator: bytes, host });
+            let engine = supply.engines.iter().find(|engine| engine.kind == shape.engine);
+            let worker = engine.and_then(|engine| engine.worker.clone()).zip(supply.address.clone());
+            elsewhere.push(Elsewhere { node, accelerators: uuids, per_accelerator: bytes, host, worker });
         }
     }
     let (tensor_parallel, pipeline_parallel) = shape.split();
@@ -248,6 +247,7 @@ fn instance(problem: &Problem, choice: &Choice<'_>, copy: &Copy, replica: u32) -
         pipeline_parallel,
         context: demand.candidates.get(shape.candidate).map_or(0, |c| c.context),
         layers: shape.layers.clone(),
+        held: shape.held.clone(),
         vision,
         elsewhere,
         per_accelerator,
@@ -275,6 +275,7 @@ fn pinned(problem: &Problem, model: usize, running: &Running) -> Option<Placed> 
         pipeline_parallel: 1,
         context: demand.candidates[candidate].context,
         layers: running.layers.clone(),
+        held: None,
         vision: None,
         elsewhere: Vec::new(),
         per_accelerator: vec![PlacedMemory::default(); running.accelerators.len()],

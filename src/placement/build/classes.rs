@@ -12,7 +12,7 @@ use crate::base::{EngineKind, GIB, MIB};
 use crate::config::{Condition, Desired, Field};
 use crate::inventory::{Inventory, NodeFacts};
 use crate::placement::build::shapes::{files_bytes, holds};
-use crate::placement::{Candidate, Candidates, End, Limits, NodeSupply, Origin, Problem};
+use crate::placement::{Candidate, Candidates, End, Limits, NodeSupply, Origin, Problem, accelerators};
 
 /// Steps that capacities are rounded down to: of accelerators, of hosts, of disks.
 const ACCELERATOR_STEP: u64 = 64 * MIB;
@@ -23,8 +23,7 @@ const NODES: usize = 4;
 
 /// Whether a cluster is so large that equal nodes are looked at once.
 pub fn is_large(nodes: &[NodeSupply], limits: &Limits) -> bool {
-    let accelerators: usize = nodes.iter().map(|node| node.accelerators.len()).sum();
-    accelerators > limits.exact_accelerators || nodes.len() > limits.exact_accelerators.saturating_mul(NODES)
+    accelerators(nodes) > limits.exact_accelerators || nodes.len() > limits.exact_accelerators.saturating_mul(NODES)
 }
 
 /// Rounds down what nodes give.
@@ -122,6 +121,11 @@ impl<'a> Matter<'a> {
             if let End::Node(name) = &traffic.to {
                 this.names.insert(name);
             }
+        }
+        // What runs over several nodes is known by their names.
+        for running in problem.running.iter().filter(|running| !running.further.is_empty()) {
+            this.names.insert(&running.node);
+            this.names.extend(running.further.iter().map(|(node, _)| node.as_str()));
         }
         for (model, list) in candidates {
             for (index, candidate) in list.iter().flatten().enumerate() {
@@ -278,6 +282,11 @@ pub fn apart(problem: &Problem) -> (Problem, Vec<Vec<usize>>) {
                 let mut own = shape.clone();
                 own.further.iter_mut().filter(|part| part.node == shape.node).for_each(|part| part.node = node);
                 own.node = node;
+                // Where its weights are, nothing is brought.
+                let candidate = model.candidates.get(shape.candidate).map_or("", |c| c.revision.as_str());
+                if !candidate.is_empty() && problem.nodes[node].weights.contains(candidate) {
+                    own.fetch_bytes = 0;
+                }
                 shapes.push((own, origin));
             }
         }

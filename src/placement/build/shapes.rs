@@ -11,7 +11,7 @@ use crate::config::{Desired, Model, Objective};
 use crate::engine::utilisation;
 use crate::inventory::{Accelerator, Inventory, NodeFacts};
 use crate::placement::DeniedPlace;
-use crate::placement::build::{classes, deny, flows, holding, offload, price, supply, unequal, vision};
+use crate::placement::build::{classes, deny, flows, held, holding, nodes, offload, price, supply, unequal, vision};
 use crate::placement::layout::whole;
 use crate::placement::{
     Candidate, CandidateFacts, Candidates, Limits, ModelDemand, NodeSupply, Origin, PlacedMemory, Problem, Reason,
@@ -29,6 +29,8 @@ pub struct Options {
     pub limits: Limits,
     /// Nodes that what runs there shall leave; they are held besides, so nothing new comes either.
     pub drain: BTreeSet<String>,
+    /// Ports that engines were told for themselves, by node and instance; the inventory has only those they serve on.
+    pub internal_ports: BTreeMap<(String, String), Vec<u16>>,
 }
 
 /// The least gain that is worth a move, unless `threshold move=` says otherwise.
@@ -56,11 +58,11 @@ pub fn tail(objective: &Objective) -> Vec<TailTier> {
 
 /// Builds the problem.
 pub fn build(desired: &Desired, inventory: &Inventory, candidates: &Candidates, options: &Options) -> Problem {
-    let (nodes, notes) = supply::nodes(desired, inventory, &options.drain);
+    let (nodes, notes) = supply::nodes(desired, inventory, options);
     let protected = supply::protected(desired, inventory);
     let mut problem = Problem {
         nodes,
-        running: supply::running(inventory, candidates),
+        running: supply::running(desired, inventory, candidates, options),
         tail: tail(&desired.cluster.objective),
         limits: options.limits,
         quotas: supply::quotas(desired),
@@ -82,6 +84,7 @@ pub fn build(desired: &Desired, inventory: &Inventory, candidates: &Candidates, 
     let currency = desired.cluster.extras.currency.as_ref().map(|code| code.value.as_str());
     problem.notes.extend(price::note(&problem, currency));
     let (mut models, mut found) = (Vec::new(), Vec::new());
+    let mut here = running_at(&problem);
     for (name, model) in &desired.models {
         let mut demand = ModelDemand {
             name: name.clone(),
@@ -104,9 +107,12 @@ pub fn build(desired: &Desired, inventory: &Inventory, candidates: &Candidates, 
         };
         match candidates.get(name) {
             Some(Ok(list)) => {
-                let (nodes, running) = (&problem.nodes, &problem.running);
-                let (problem, sizes, notes) = (&problem, Sizes::default(), Vec::new());
-                let mut builder = Builder { desired, inventory, problem, nodes, running, model, demand, sizes, notes };
+                let here = here.remove(name.as_str()).unwrap_or_default();
+                let split = here.values().flatten().copied().filter(|running| !running.layers.is_empty()).collect();
+                let (problem, nodes) = (&problem, &problem.nodes);
+                let (sizes, notes, lifted) = (Sizes::default(), Vec::new(), false);
+                let mut builder =
+                    Builder { desired, inventory, problem, nodes, split, model, demand, here, lifted, sizes, notes };
                 for (index, candidate) in list.iter().enumerate() {
                     builder.candidate(index, candidate);
                 }
@@ -129,6 +135,17 @@ pub fn build(desired: &Desired, inventory: &Inventory, candidates: &Candidates, 
     flows::add(&mut problem, desired, inventory);
     problem.sort();
     problem
+}
+
+/// What runs, by model and by the node whose shapes are its own.
+fn running_at(problem: &Problem) -> BTreeMap<&str, BTreeMap<usize, Vec<&Running>>> {
+    let stand = problem.representatives();
+    let mut found: BTreeMap<&str, BTreeMap<usize, Vec<&Running>>> = BTreeMap::new();
+    for running in &problem.running {
+        let Some(node) = problem.node(&running.node) else { continue };
+        found.entry(&running.model).or_default().entry(stand[node]).or_default().push(running);
+    }
+    found
 }
 
 fn everywhere(constraint: &str, text: String) -> Removed {
@@ -217,15 +234,20 @@ pub fn sized(
 
 /// What finds the shapes of one model.
 pub(in crate::placement) struct Builder<'a> {
-    desired: &'a Desired,
-    inventory: &'a Inventory,
-    problem: &'a Problem,
+    pub(in crate::placement) desired: &'a Desired,
+    pub(in crate::placement) inventory: &'a Inventory,
+    pub(in crate::placement) problem: &'a Problem,
     pub(in crate::placement) nodes: &'a [NodeSupply],
-    pub(in crate::placement) running: &'a [Running],
+    /// What runs of the model with layers of its own on each accelerator.
+    pub(in crate::placement) split: Vec<&'a Running>,
     pub(in crate::placement) model: &'a Model,
     pub(in crate::placement) demand: ModelDemand,
-    sizes: Sizes,
-    notes: Vec<String>,
+    /// What runs of the model, by the node whose shapes are its own.
+    pub(in crate::placement) here: BTreeMap<usize, Vec<&'a Running>>,
+    /// Whether only the ways that something runs in already are looked for: no check of the device refuses any.
+    pub(in crate::placement) lifted: bool,
+    pub(in crate::placement) sizes: Sizes,
+    pub(in crate::placement) notes: Vec<String>,
 }
 
 /// Engine, version, ranks (0: the CPU) and, where measurements are known, accelerators.
@@ -233,7 +255,7 @@ type SizeKey = (EngineKind, Option<String>, u32, Option<String>);
 
 /// What was computed of the candidate in hand already.
 #[derive(Default)]
-struct Sizes {
+pub(in crate::placement) struct Sizes {
     splits: BTreeMap<EngineKind, Rc<Splits>>,
     footprints: BTreeMap<SizeKey, Result<Rc<Footprint>, SizingError>>,
 }
@@ -336,8 +358,10 @@ impl Builder<'_> {
         for node in self.problem.classes() {
             let known = self.demand.removed.len();
             self.on_node(index, candidate, context, &able, node);
+            held::add(self, index, candidate, context, node, known);
             self.alike(node, known);
         }
+        nodes::add(self, index, candidate, context, &able);
     }
 
     fn on_node(&mut self, index: usize, candidate: &Candidate, context: u64, engines: &[EngineKind], node: usize) {
@@ -389,38 +413,33 @@ impl Builder<'_> {
                 continue;
             }
             let draft = Shape {
-                candidate: index,
-                engine: *engine,
                 preference: preference as u32,
                 engine_version: found.version.clone(),
-                program: found.program.clone(),
-                node,
-                group: Vec::new(),
-                ranks: 0,
-                pipeline: false,
-                per_accelerator: PlacedMemory::default(),
-                stages: Vec::new(),
-                claim_bytes: 0,
-                host: PlacedMemory::default(),
-                speed: None,
-                first_token_s: None,
                 fetch_bytes: fetch,
                 keep_only: supply.closed.is_some() || denied.is_some(),
-                unchecked: None,
-                further: Vec::new(),
-                layers: Vec::new(),
-                vision: false,
+                ..Shape::on(node, index, *engine, &found.program)
             };
             let demand = demand_of(self.model, *engine, found.version.as_deref(), context);
-            let from = self.demand.shapes.len();
-            self.accelerators(candidate, &draft, demand, facts);
-            unequal::add(self, candidate, &draft, demand, facts);
-            offload::add(self, candidate, &draft, demand, facts);
-            if self.model.place.allow_cpu && *engine == EngineKind::LlamaCpp {
-                self.cpu(candidate, &draft, demand);
-            }
-            vision::add(self, candidate, &draft, facts, from);
+            self.ways(candidate, &draft, demand, facts);
         }
+    }
+
+    /// All ways to run a candidate with one engine on one node.
+    pub(in crate::placement) fn ways(
+        &mut self,
+        candidate: &Candidate,
+        draft: &Shape,
+        demand: Demand<'_>,
+        facts: &NodeFacts,
+    ) {
+        let from = self.demand.shapes.len();
+        self.accelerators(candidate, draft, demand, facts);
+        unequal::add(self, candidate, draft, demand, facts);
+        offload::add(self, candidate, draft, demand, facts);
+        if self.model.place.allow_cpu && draft.engine == EngineKind::LlamaCpp {
+            self.cpu(candidate, draft, demand);
+        }
+        vision::add(self, candidate, draft, facts, from);
     }
 
     /// Whether a policy denies this place, and where it does, whether something protected runs here and stays.
@@ -467,13 +486,13 @@ impl Builder<'_> {
             let device = facts.accelerator(&first.uuid);
             let version = draft.engine_version.as_deref();
             let unchecked = match device.map(|d| admits(draft.engine, version, &candidate.variant, d)) {
-                Some(Err(lacking)) => {
+                Some(Err(lacking)) if !self.lifted => {
                     let why = reason(&supply.name, "hardware", lacking.text);
                     self.remove(candidate, Some(draft.engine), None, why);
                     continue;
                 }
                 Some(Ok(note)) => note,
-                None => None,
+                Some(Err(_)) | None => None,
             };
             let sizes: Vec<u32> = match draft.engine {
                 EngineKind::LlamaCpp => std::iter::once(1).chain(LAYER_SPLITS.iter().copied()).collect(),

@@ -3,14 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::base::{Bytes, EngineKind, InstanceState, expand_home};
-use crate::config::{Desired, Node};
+use crate::config::{Connection, Desired, Node};
 use crate::inventory::{Accelerator, InstanceFacts, Inventory, NodeFacts};
-use crate::placement::{AcceleratorSupply, Candidates, EngineSupply, NodeSupply, QuotaRule, Running};
+use crate::placement::build::shapes::Options;
+use crate::placement::ports;
+use crate::placement::{
+    AcceleratorSupply, Candidates, EngineSupply, NodeSupply, PortSupply, PortsHeld, QuotaRule, Running,
+};
 use crate::sizing::{accelerator_capacity, accelerator_kind, default_reserve_vram, host_capacity};
 
 /// All nodes of the config and of the inventory, in the order of their names, and what there is to know.
-/// `drain` names the nodes that what runs there shall leave.
-pub fn nodes(desired: &Desired, inventory: &Inventory, drain: &BTreeSet<String>) -> (Vec<NodeSupply>, Vec<String>) {
+pub fn nodes(desired: &Desired, inventory: &Inventory, options: &Options) -> (Vec<NodeSupply>, Vec<String>) {
     let names: BTreeSet<&str> =
         desired.nodes.keys().map(String::as_str).chain(inventory.nodes.iter().map(|n| n.name.as_str())).collect();
     let mut notes = Vec::new();
@@ -18,7 +21,8 @@ pub fn nodes(desired: &Desired, inventory: &Inventory, drain: &BTreeSet<String>)
         .into_iter()
         .map(|name| {
             let supply = node(desired, inventory, name, desired.nodes.get(name), inventory.node(name), &mut notes);
-            NodeSupply { drained: drain.contains(name), ..supply }
+            let ports = inventory.node(name).and_then(|facts| ports_of(desired, facts, options));
+            NodeSupply { drained: options.drain.contains(name), ports, ..supply }
         })
         .collect();
     (supplies, notes)
@@ -45,6 +49,10 @@ fn node(
             .and_then(|node| node.extras.price_per_hour.as_ref())
             .map(|price| price.value.0 as f64 / 1e6),
         spot: configured.is_some_and(|node| node.extras.spot),
+        address: configured.and_then(|node| match &node.connection {
+            Connection::Ssh { address } => address.value.parse::<std::net::Ipv4Addr>().ok().map(|a| a.to_string()),
+            Connection::Local => None,
+        }),
         site: configured.and_then(|node| node.extras.site.as_ref()).map(|site| site.value.clone()),
         ..NodeSupply::default()
     };
@@ -73,6 +81,27 @@ fn node(
     supply.engines = engines(desired, name, facts);
     supply.weights = facts.weights.iter().filter(|w| w.complete).map(|w| w.revision.clone()).collect();
     supply
+}
+
+/// What is free of a node's range: nobody listens there, and none of our instances has it.
+fn ports_of(desired: &Desired, facts: &NodeFacts, options: &Options) -> Option<PortSupply> {
+    let range = desired.nodes.get(&facts.name)?.ports;
+    let mut taken: BTreeSet<u16> = facts.ports_in_use.iter().copied().collect();
+    taken.extend(facts.instances.iter().flat_map(|instance| instance_ports(&facts.name, instance, options)));
+    Some(ports::supply(range, |port| taken.contains(&port)))
+}
+
+/// All ports of an instance, the one it serves on first.
+fn instance_ports<'f>(node: &str, instance: &'f InstanceFacts, options: &'f Options) -> impl Iterator<Item = u16> + 'f {
+    let internal = options.internal_ports.get(&(node.to_owned(), instance.instance.clone()));
+    std::iter::once(instance.port).chain(internal.into_iter().flatten().copied()).filter(|port| *port != 0)
+}
+
+/// Those within its node's range.
+fn held_ports(desired: &Desired, node: &str, instance: &InstanceFacts, options: &Options) -> PortsHeld {
+    let Some((low, high)) = desired.nodes.get(node).map(|node| node.ports) else { return PortsHeld::default() };
+    let within: Vec<u16> = instance_ports(node, instance, options).filter(|port| (low..=high).contains(port)).collect();
+    PortsHeld { all: within.len() as u32, row: within.len() > usize::from(ports::row()) }
 }
 
 /// Why a node takes nothing new.
@@ -193,10 +222,7 @@ fn engines(desired: &Desired, node: &str, facts: &NodeFacts) -> Vec<EngineSupply
     let mut supplies = Vec::new();
     for kind in EngineKind::ALL {
         let declared = desired.engines.get(kind);
-        let wanted = declared.and_then(|e| {
-            let own = e.paths.iter().find(|p| p.node.as_deref() == Some(node));
-            own.or(e.paths.iter().find(|p| p.node.is_none())).map(|p| expand_home(&p.path.value, facts.home.as_deref()))
-        });
+        let wanted = wanted_program(desired, *kind, node, facts);
         let version = declared.and_then(|e| e.version.as_ref()).map(|v| v.value.clone());
         match &facts.engines {
             Some(found) => {
@@ -210,12 +236,21 @@ fn engines(desired: &Desired, node: &str, facts: &NodeFacts) -> Vec<EngineSupply
                     kind: *kind,
                     version: e.version.clone().or_else(|| version.clone()),
                     program: e.path.clone(),
+                    worker: e.rpc_server.clone(),
                 }));
             }
-            None => supplies.extend(wanted.map(|program| EngineSupply { kind: *kind, version, program })),
+            None => supplies.extend(wanted.map(|program| EngineSupply { kind: *kind, version, program, worker: None })),
         }
     }
     supplies
+}
+
+/// The program that the config names for an engine on a node.
+pub fn wanted_program(desired: &Desired, kind: EngineKind, node: &str, facts: &NodeFacts) -> Option<String> {
+    let engine = desired.engines.get(&kind)?;
+    let own = engine.paths.iter().find(|path| path.node.as_deref() == Some(node));
+    let path = own.or(engine.paths.iter().find(|path| path.node.is_none()))?;
+    Some(expand_home(&path.path.value, facts.home.as_deref()))
 }
 
 /// Why an engine is not among those of a node.
@@ -238,10 +273,11 @@ pub fn missing_engine(desired: &Desired, kind: EngineKind, facts: Option<&NodeFa
 }
 
 /// What runs, or is told to run, on all nodes; what is being stopped is left out.
-pub fn running(inventory: &Inventory, candidates: &Candidates) -> Vec<Running> {
+pub fn running(desired: &Desired, inventory: &Inventory, candidates: &Candidates, options: &Options) -> Vec<Running> {
     let mut all = Vec::new();
     for node in &inventory.nodes {
-        for instance in node.instances.iter().filter(|i| i.state != InstanceState::Stopping) {
+        let serving = |i: &&InstanceFacts| i.state != InstanceState::Stopping && !i.is_worker();
+        for instance in node.instances.iter().filter(serving) {
             let known = candidates.get(&instance.model).and_then(|c| c.as_ref().ok());
             let label = known.and_then(|list| {
                 let by_label = list.iter().find(|c| c.label == instance.variant);
@@ -259,10 +295,23 @@ pub fn running(inventory: &Inventory, candidates: &Candidates) -> Vec<Running> {
                 live_sessions: instance.live_sessions,
                 failed: instance.state == InstanceState::Failed,
                 layers: instance.layers.clone(),
+                further: workers(inventory, instance),
+                ports: held_ports(desired, &node.name, instance, options),
             });
         }
     }
     all
+}
+
+/// What works for an instance on other nodes, in the order of its layers; a worker that its node no longer has is missing.
+fn workers(inventory: &Inventory, instance: &InstanceFacts) -> Vec<(String, Vec<String>)> {
+    let nodes = instance.part.iter().flat_map(|part| part.nodes.iter().skip(1));
+    let of = |node: &String| {
+        let mut there = inventory.node(node)?.instances.iter().filter(|found| found.is_worker());
+        let worker = there.find(|found| found.part.as_ref().is_some_and(|part| part.instance == instance.instance))?;
+        Some((node.clone(), worker.accelerators.clone()))
+    };
+    nodes.filter_map(of).collect()
 }
 
 /// The quotas of the config, with the models that they are about.

@@ -462,12 +462,10 @@ fn already(builder: &Builder<'_>, candidate: &Candidate, draft: &Shape) -> Vec<T
     let supply = &builder.nodes[draft.node];
     let groups = supply::groups(supply);
     let mut found: Vec<Told> = Vec::new();
-    for running in builder.running.iter().filter(|running| {
-        running.model == builder.demand.name
-            && running.node == supply.name
+    for running in builder.split.iter().filter(|running| {
+        running.node == supply.name
             && running.engine == Some(draft.engine)
             && running.variant == candidate.label
-            && !running.layers.is_empty()
             && running.accelerators.len().is_multiple_of(running.layers.len())
     }) {
         let group = |uuid: &String| {

@@ -31,6 +31,7 @@ pub fn check(problem: &Problem, placement: &Placement) -> Vec<String> {
         }
     }
     capacity(&known, placement, &mut faults);
+    ports(&known, placement, &mut faults);
     for model in &problem.models {
         copies(&known, model, &mut faults);
     }
@@ -95,14 +96,21 @@ impl<'p> Known<'p> {
 
     /// Whether an instance of this model and variant runs on exactly these accelerators.
     fn runs(&self, placed: &Placed) -> bool {
+        self.running_as(placed).is_some()
+    }
+
+    /// The same, and which; one whose engine runs before one whose engine does not.
+    fn running_as(&self, placed: &Placed) -> Option<&'p Running> {
         let model = self.models.get(placed.model.as_str());
         let label = model.and_then(|m| m.candidates.get(placed.candidate)).map(|c| c.label.as_str());
-        self.here.get(&(placed.model.as_str(), placed.node.as_str())).into_iter().flatten().any(|r| {
+        let here = self.here.get(&(placed.model.as_str(), placed.node.as_str())).into_iter().flatten().copied();
+        let same = here.filter(|r| {
             r.accelerators == placed.accelerators
                 && r.layers == placed.layers
                 && Some(r.variant.as_str()) == label
                 && r.engine == Some(placed.engine)
-        })
+        });
+        same.min_by_key(|r| (r.replica != placed.replica, r.failed))
     }
 }
 
@@ -132,14 +140,15 @@ fn instance(
         faults.push(format!("{name}: there is no candidate {}", placed.candidate));
         return;
     };
-    if candidate.only_on.as_ref().is_some_and(|nodes| !nodes.contains(&node.name)) {
+    if candidate.only_on.as_ref().is_some_and(|nodes| !nodes.contains(&node.name)) && !stays {
         faults.push(format!("{name}: the weights are not on this node"));
     }
     let engine = node
         .engines
         .iter()
         .any(|e| e.kind == placed.engine && e.version == placed.engine_version && e.program == placed.program);
-    if !engine {
+    let held = stays && placed.held.is_some();
+    if !engine && !held {
         faults.push(format!("{name}: this engine is not on the node"));
     }
     let distinct: BTreeSet<&String> = placed.accelerators.iter().collect();
@@ -151,11 +160,16 @@ fn instance(
     if accelerators.len() != distinct.len() {
         faults.push(format!("{name}: an accelerator is not on this node"));
     }
-    split(model, candidate, node, placed, name, faults);
+    if placed.held.is_some() && !stays {
+        faults.push(format!("{name}: what may only stay as it is does not run here"));
+    }
+    if placed.held.is_none() {
+        split(model, candidate, node, placed, name, faults);
+    }
     if !model.shapes.iter().any(|shape| planned(known, shape, placed)) {
         faults.push(format!("{name}: its bytes are not those of a way to run here"));
     }
-    elsewhere(known, placed, name, faults);
+    elsewhere(known, placed, stays, name, faults);
     if accelerators.iter().any(|a| !a.healthy) && !(stays && model.protected) {
         faults.push(format!("{name}: an accelerator is not healthy"));
     }
@@ -196,13 +210,13 @@ fn planned(known: &Known<'_>, shape: &Shape, placed: &Placed) -> bool {
 }
 
 /// What an instance takes of other nodes: they are as open as its own.
-fn elsewhere(known: &Known<'_>, placed: &Placed, name: &str, faults: &mut Vec<String>) {
+fn elsewhere(known: &Known<'_>, placed: &Placed, stays: bool, name: &str, faults: &mut Vec<String>) {
     for part in &placed.elsewhere {
         let Some(node) = known.node(&part.node) else {
             faults.push(format!("{name}: there is no node {}", part.node));
             continue;
         };
-        if !node.member || !node.reachable || node.closed.is_some() {
+        if !node.member || !node.reachable || (node.closed.is_some() && !stays) {
             faults.push(format!("{name}: nothing new may be placed on {}", node.name));
         }
         let distinct: BTreeSet<&String> = part.accelerators.iter().collect();
@@ -232,7 +246,8 @@ fn split(
     faults: &mut Vec<String>,
 ) {
     let mut fault = |text: String| faults.push(format!("{name}: {text}"));
-    let beyond: usize = placed.elsewhere.iter().map(|part| part.accelerators.len()).sum();
+    // A worker on a processor is a stage without an accelerator.
+    let beyond: usize = placed.elsewhere.iter().map(|part| part.accelerators.len().max(1)).sum();
     let all = placed.accelerators.len() + beyond;
     let ranks = (placed.tensor_parallel * placed.pipeline_parallel) as usize;
     // A projector on an accelerator of its own comes after the ranks.
@@ -270,63 +285,86 @@ fn split(
         fault(format!("layers {:?} of {} stages", placed.layers, placed.pipeline_parallel));
     }
     let sum: u32 = placed.layers.iter().sum();
-    let offloads = placed.engine == EngineKind::LlamaCpp && model.offload && sum < candidate.layers;
+    let on_host = model.offload || (beyond > 0 && placed.accelerators.is_empty());
+    let offloads = placed.engine == EngineKind::LlamaCpp && on_host && sum < candidate.layers;
     if candidate.layers > 0 && sum != candidate.layers && !offloads {
         fault(format!("{sum} layers are placed, the model has {}", candidate.layers));
     }
 }
 
-/// Bytes on every accelerator and of every host. What protected instances hold counts as available to them.
-fn capacity(known: &Known<'_>, placement: &Placement, faults: &mut Vec<String>) {
-    let (running, running_hosts) = running_loads(known);
-    let mut accelerators: BTreeMap<(&str, &str), (u64, u64)> = BTreeMap::new();
-    let mut hosts: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+/// Bytes on every accelerator and of every host. What runs holds its memory already: where all of it comes to more than
+/// may be used, it counts as what may be used, shared out in proportion. What protected instances hold counts as
+/// available to them.
+fn capacity<'p>(known: &Known<'_>, placement: &'p Placement, faults: &mut Vec<String>) {
+    let held = Held::of(known);
+    // Used, and of that by protected instances; `None` is the host.
+    let mut used: BTreeMap<Resource<'p>, (u64, u64)> = BTreeMap::new();
     for placed in &placement.instances {
         let Some(node) = known.node(&placed.node) else { continue };
         if !node.reachable {
             continue;
         }
-        let fixed = known.models.get(placed.model.as_str()).is_some_and(|m| m.protected) && known.runs(placed);
-        let mut pool = placed.host.total_bytes();
-        for (uuid, memory) in placed.accelerators.iter().zip(&placed.per_accelerator) {
-            let entry = accelerators.entry((&placed.node, uuid)).or_default();
-            entry.0 += memory.total_bytes();
-            entry.1 += if fixed { memory.total_bytes() } else { 0 };
-            if node.accelerators.iter().any(|a| a.uuid == *uuid && a.unified) {
-                pool += memory.total_bytes();
-            }
-        }
-        let entry = hosts.entry(&placed.node).or_default();
-        entry.0 += pool;
-        entry.1 += if fixed { pool } else { 0 };
-        for part in &placed.elsewhere {
-            let mut pool = part.host.total_bytes();
-            for (uuid, memory) in part.accelerators.iter().zip(&part.per_accelerator) {
-                accelerators.entry((&part.node, uuid)).or_default().0 += memory.total_bytes();
-                let there = known.node(&part.node).map_or(&[][..], |n| &n.accelerators);
-                if there.iter().any(|a| a.uuid == *uuid && a.unified) {
-                    pool += memory.total_bytes();
+        let stays = known.running_as(placed);
+        let protected = known.models.get(placed.model.as_str()).is_some_and(|m| m.protected);
+        let mut take = |at: Resource<'p>, bytes: u64| {
+            let bytes = if stays.is_some_and(|running| !running.failed) { held.share(at, bytes) } else { bytes };
+            let entry = used.entry(at).or_default();
+            entry.0 += bytes;
+            entry.1 += if protected && stays.is_some() { bytes } else { 0 };
+        };
+        let own = (&placed.node, &placed.accelerators, &placed.per_accelerator, &placed.host);
+        let further = placed.elsewhere.iter().map(|p| (&p.node, &p.accelerators, &p.per_accelerator, &p.host));
+        for (name, on, each, host) in std::iter::once(own).chain(further) {
+            for (uuid, memory) in on.iter().zip(each) {
+                take((name, Some(uuid)), memory.total_bytes());
+                if known.unified(name, uuid) {
+                    take((name, None), memory.total_bytes());
                 }
             }
-            hosts.entry(&part.node).or_default().0 += pool;
+            take((name, None), host.total_bytes());
         }
     }
-    for ((node, uuid), (used, fixed)) in accelerators {
-        let supply = known.node(node).and_then(|n| n.accelerators.iter().find(|a| a.uuid == uuid));
-        let usable = supply.map_or(0, |a| a.capacity_bytes);
-        let runs = running.get(&(node, uuid)).copied().unwrap_or(0);
-        let most = usable.max(fixed).max(if runs <= usable + WOBBLE { runs } else { 0 });
+    for (at, (used, fixed)) in used {
+        let usable = known.usable(at);
+        let all = held.counted(at);
+        let most = usable.max(fixed).max(if all <= usable + known.wobble(at) { all } else { 0 });
         if used > most {
-            faults.push(format!("{node} {uuid}: {used} bytes are planned, {most} may be used"));
+            match at {
+                (node, Some(uuid)) => {
+                    faults.push(format!("{node} {uuid}: {used} bytes are planned, {most} may be used"));
+                }
+                (node, None) => {
+                    faults.push(format!("{node}: {used} bytes of host memory are planned, {most} may be used"));
+                }
+            }
         }
     }
-    for (node, (used, fixed)) in hosts {
-        let usable = known.node(node).map_or(0, |n| n.host_capacity_bytes);
-        let runs = running_hosts.get(node).copied().unwrap_or(0);
-        let wobble = (usable / 8).max(4 * WOBBLE);
-        let most = usable.max(fixed).max(if runs <= usable + wobble { runs } else { 0 });
-        if used > most {
-            faults.push(format!("{node}: {used} bytes of host memory are planned, {most} may be used"));
+}
+
+/// Ports of every node: what runs has its own, and gives them back where it leaves.
+fn ports(known: &Known<'_>, placement: &Placement, faults: &mut Vec<String>) {
+    let mut used: BTreeMap<&str, (u32, u32)> = BTreeMap::new();
+    for placed in &placement.instances {
+        let internal = u32::from(crate::engine::internal_ports(placed.engine));
+        let (all, row) = match known.running_as(placed) {
+            Some(running) => (running.ports.all, running.ports.row),
+            None => (1 + internal, internal > 1),
+        };
+        let entry = used.entry(&placed.node).or_default();
+        *entry = (entry.0 + all, entry.1 + u32::from(row));
+    }
+    for (name, (used, rows)) in used {
+        let Some(node) = known.node(name).filter(|node| node.reachable) else { continue };
+        let Some(supply) = &node.ports else { continue };
+        let here =
+            known.problem.running.iter().filter(|r| r.node == name && known.models.contains_key(r.model.as_str()));
+        let (held, held_rows) = here.fold((0, 0), |(all, rows), r| (all + r.ports.all, rows + u32::from(r.ports.row)));
+        if used > supply.free + held || rows > supply.rows + held_rows {
+            faults.push(format!(
+                "{name}: {used} ports and {rows} rows of them are planned, {} and {} may be used",
+                supply.free + held,
+                supply.rows + held_rows
+            ));
         }
     }
 }
@@ -412,8 +450,40 @@ fn possible(known: &Known<'_>, model: &ModelDemand, running: &Running) -> bool {
     usable && model.shapes.iter().any(|shape| bytes_of(known, model, shape, running).is_some())
 }
 
-/// Bytes on each accelerator of a running instance, where it runs in this shape.
+/// Whether a running instance over several nodes is in this shape, with all its nodes as usable as its own.
+fn spans(known: &Known<'_>, model: &ModelDemand, shape: &Shape, running: &Running) -> bool {
+    let same = Some(shape.engine) == running.engine
+        && shape.layers == running.layers
+        && model.candidates.get(shape.candidate).is_some_and(|c| c.label == running.variant);
+    let on = |node: usize, group: &[usize], ranks: u32, name: &str, uuids: &[String]| {
+        let usable = |supply: &NodeSupply| {
+            supply.reachable && supply.member && (!supply.drained || model.protected) && uuids.len() == ranks as usize
+        };
+        known.stands(node, name)
+            && known.node(name).filter(|supply| usable(supply)).is_some_and(|supply| {
+                let there = |p: &usize, uuid: &String| {
+                    let found = supply.accelerators.get(*p);
+                    found.is_some_and(|a| a.uuid == *uuid && (a.healthy || model.protected))
+                };
+                uuids.iter().all(|uuid| group.iter().any(|p| there(p, uuid)))
+            })
+    };
+    same && on(shape.node, &shape.group, shape.ranks, &running.node, &running.accelerators)
+        && shape.further.len() == running.further.len()
+        && shape
+            .further
+            .iter()
+            .zip(&running.further)
+            .all(|(part, (name, uuids))| on(part.node, &part.group, part.ranks, name, uuids))
+}
+
+/// Bytes on each accelerator of a running instance, where it runs in this shape; over several nodes of its first.
 fn bytes_of(known: &Known<'_>, model: &ModelDemand, shape: &Shape, running: &Running) -> Option<Vec<u64>> {
+    if !running.further.is_empty() {
+        let own = shape.per_accelerator.total_bytes();
+        let rank = |number: usize| shape.stages.get(number).map_or(own, PlacedMemory::total_bytes);
+        return spans(known, model, shape, running).then(|| (0..running.accelerators.len()).map(rank).collect());
+    }
     let same = Some(shape.engine) == running.engine
         && shape.layers == running.layers
         && known.stands(shape.node, &running.node)
@@ -440,39 +510,106 @@ const MARGIN: u64 = 1 << 20;
 /// By how much what runs may exceed what can be used and stay: figures of free memory move a little.
 const WOBBLE: u64 = 512 << 20;
 
-type ByDevice<'p> = BTreeMap<(&'p str, &'p str), u64>;
+/// An accelerator of a node, or with `None` its host.
+type Resource<'n> = (&'n str, Option<&'n str>);
 
-/// Bytes that running instances take as their models are sized now, by accelerator and by node; whole MiB.
-fn running_loads<'p>(known: &Known<'p>) -> (ByDevice<'p>, BTreeMap<&'p str, u64>) {
-    let mut used = ByDevice::new();
-    let mut hosts: BTreeMap<&str, u64> = BTreeMap::new();
-    let up = |bytes: u64| bytes.div_ceil(MARGIN) * MARGIN;
-    for running in &known.problem.running {
-        let Some(model) = known.models.get(running.model.as_str()) else { continue };
-        let Some((_, supply)) = known.nodes.get(running.node.as_str()) else { continue };
-        let found = model.shapes.iter().find_map(|s| Some((s, bytes_of(known, model, s, running)?)));
-        let Some((shape, bytes)) = found else { continue };
-        for (uuid, bytes) in running.accelerators.iter().zip(bytes) {
-            *used.entry((&running.node, uuid)).or_default() += up(bytes);
-            let accelerator = supply.accelerators.iter().find(|a| a.uuid == *uuid);
-            if accelerator.is_some_and(|a| a.unified) {
-                *hosts.entry(&running.node).or_default() += up(bytes);
-            }
-        }
-        *hosts.entry(&running.node).or_default() += up(shape.host.total_bytes());
+impl<'p> Known<'p> {
+    fn device(&self, (node, uuid): Resource<'_>) -> Option<&'p AcceleratorSupply> {
+        self.node(node)?.accelerators.iter().find(|a| Some(a.uuid.as_str()) == uuid)
     }
-    (used, hosts)
+
+    fn unified(&self, node: &str, uuid: &str) -> bool {
+        self.device((node, Some(uuid))).is_some_and(|a| a.unified)
+    }
+
+    /// Bytes that may be used.
+    fn usable(&self, at: Resource<'_>) -> u64 {
+        match at {
+            (node, None) => self.node(node).map_or(0, |n| n.host_capacity_bytes),
+            _ => self.device(at).map_or(0, |a| a.capacity_bytes),
+        }
+    }
+
+    /// By how much what is to run again may exceed that.
+    fn wobble(&self, at: Resource<'_>) -> u64 {
+        match at.1 {
+            None => (self.usable(at) / 8).max(4 * WOBBLE),
+            Some(_) => WOBBLE,
+        }
+    }
 }
 
-/// Whether everything that runs fits together; where it does not, somebody has to lose.
+/// What running instances take as their models are sized now; whole MiB.
+struct Held<'p> {
+    /// Of those whose engines run: what they come to where that is more than may be used, and what may.
+    over: BTreeMap<Resource<'p>, (u64, u64)>,
+    /// Of all, as it counts.
+    all: BTreeMap<Resource<'p>, u64>,
+}
+
+impl<'p> Held<'p> {
+    fn of(known: &Known<'p>) -> Self {
+        let mut takes: Vec<(Resource<'p>, u64, bool)> = Vec::new();
+        for running in &known.problem.running {
+            let Some(model) = known.models.get(running.model.as_str()) else { continue };
+            let Some((_, supply)) = known.nodes.get(running.node.as_str()) else { continue };
+            let found = model.shapes.iter().find_map(|s| Some((s, bytes_of(known, model, s, running)?)));
+            let Some((shape, bytes)) = found.filter(|_| possible(known, model, running)) else { continue };
+            for (uuid, bytes) in running.accelerators.iter().zip(bytes) {
+                let Some(device) = supply.accelerators.iter().find(|a| a.uuid == *uuid) else { continue };
+                takes.push(((&supply.name, Some(device.uuid.as_str())), bytes, running.failed));
+                if device.unified {
+                    takes.push(((&supply.name, None), bytes, running.failed));
+                }
+            }
+            takes.push(((&supply.name, None), shape.host.total_bytes(), running.failed));
+            // Over several nodes what it has of the others, rank by rank.
+            let mut rank = shape.ranks as usize;
+            for (part, (node, uuids)) in shape.further.iter().zip(&running.further) {
+                for uuid in uuids {
+                    let bytes = shape.stages.get(rank).map_or(part.claimed(), PlacedMemory::total_bytes);
+                    takes.push(((node, Some(uuid)), bytes, running.failed));
+                    rank += 1;
+                }
+                takes.push(((node, None), part.host.total_bytes(), running.failed));
+            }
+        }
+        let mut living: BTreeMap<Resource<'p>, u64> = BTreeMap::new();
+        for (at, bytes, failed) in &takes {
+            *living.entry(*at).or_default() += if *failed { 0 } else { up(*bytes) };
+        }
+        let mut this = Self { over: BTreeMap::new(), all: BTreeMap::new() };
+        for (at, held) in living {
+            let usable = known.usable(at) / MARGIN * MARGIN;
+            if held > usable {
+                this.over.insert(at, (held, usable));
+            }
+        }
+        for (at, bytes, failed) in takes {
+            let counted = if failed { up(bytes) } else { this.share(at, bytes) };
+            *this.all.entry(at).or_default() += counted;
+        }
+        this
+    }
+
+    /// What so many bytes of an instance whose engine runs count as.
+    fn share(&self, at: Resource<'_>, bytes: u64) -> u64 {
+        let Some((held, usable)) = self.over.get(&at) else { return bytes };
+        let part = u128::from(up(bytes)) * u128::from(*usable) / u128::from((*held).max(1));
+        u64::try_from(part).map_or(bytes, |part| (part / MARGIN * MARGIN).min(bytes))
+    }
+
+    fn counted(&self, at: Resource<'_>) -> u64 {
+        self.all.get(&at).copied().unwrap_or(0)
+    }
+}
+
+fn up(bytes: u64) -> u64 {
+    bytes.div_ceil(MARGIN) * MARGIN
+}
+
+/// Whether everything that runs fits together; where what is to run again does not, somebody has to lose.
 fn room(known: &Known<'_>) -> bool {
-    let (used, hosts) = running_loads(known);
-    let accelerators = used.iter().all(|((node, uuid), bytes)| {
-        known
-            .node(node)
-            .and_then(|n| n.accelerators.iter().find(|a| a.uuid == *uuid))
-            .is_some_and(|a| *bytes <= a.capacity_bytes)
-    });
-    let hosts = hosts.iter().all(|(node, bytes)| known.node(node).is_some_and(|n| *bytes <= n.host_capacity_bytes));
-    accelerators && hosts
+    let held = Held::of(known);
+    held.all.iter().all(|(at, bytes)| *bytes <= known.usable(*at))
 }

@@ -12,9 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::placement::build::parts::sets;
 use crate::placement::exact::policies::PolicyRows;
 use crate::placement::exact::traffic::TrafficColumns;
-use crate::placement::layout::{Capacities, Copy, Layout, keepable, pinned, rounded, spread_value, whole};
+use crate::placement::layout::{At, Capacities, Copy, Layout, keepable, pinned, rounded, spread_value, whole};
 use crate::placement::milp::{Linear, Program};
-use crate::placement::{Problem, Shape, Span, Term};
+use crate::placement::ports::{Ports, needed};
+use crate::placement::{PortsHeld, Problem, Shape, Span, Term};
 
 /// Memory is written in MiB in the rows, in whole ones.
 pub const UNIT: f64 = 1_048_576.0;
@@ -92,6 +93,8 @@ pub struct Formulation<'p> {
     claim: Vec<u32>,
     /// What nodes may give.
     pub capacities: Capacities,
+    /// Ports that they may give.
+    pub ports: Ports,
     busiest: Option<usize>,
     downloads: Vec<Download>,
     pub(in crate::placement) traffic: TrafficColumns,
@@ -122,6 +125,7 @@ impl<'p> Formulation<'p> {
             gain: Vec::new(),
             claim: Vec::new(),
             capacities: Capacities::of(problem, &copies),
+            ports: Ports::of(problem),
             busiest: None,
             downloads: Vec::new(),
             traffic: TrafficColumns::default(),
@@ -137,6 +141,7 @@ impl<'p> Formulation<'p> {
         this.demand();
         this.stability();
         this.supply();
+        this.ports();
         this.spread();
         this.disks();
         this.traffic();
@@ -370,26 +375,32 @@ impl<'p> Formulation<'p> {
         for kept in &self.kept {
             for (span, node, on) in kept.copy.on(self.shape(kept.copy.model, kept.copy.shape)) {
                 let on: Vec<_> = on.iter().map(|p| (*p, kept.column)).collect();
-                uses.push((span, node, on, vec![(kept.column, 1.0)]));
+                uses.push((Some(&kept.copy), span, node, on, vec![(kept.column, 1.0)]));
             }
         }
         for fresh in &self.fresh {
             for (span, on) in fresh.parts(self.shape(fresh.model, fresh.shape)) {
-                uses.push((span, span.node, on.to_vec(), fresh.count.clone()));
+                uses.push((None, span, span.node, on.to_vec(), fresh.count.clone()));
             }
         }
-        for (span, node, on, count) in uses {
-            let exact = &self.capacities.exact;
-            let part = |bytes: u64, capacity: u64| rounded(bytes, capacity) as f64 / UNIT;
+        for (kept, span, node, on, count) in uses {
+            let capacities = &self.capacities;
+            let part = |bytes: u64, at: At| {
+                let bytes = match kept {
+                    Some(copy) => capacities.counted(copy, bytes, at),
+                    None => rounded(bytes, capacities.exact.at(at)),
+                };
+                bytes as f64 / UNIT
+            };
             for (position, column) in on {
-                let here = part(span.claimed, exact.accelerators[node][position]);
+                let here = part(span.claimed, (node, Some(position)));
                 accelerators.entry((node, position)).or_default().push((column, here));
                 if self.problem.nodes[node].accelerators[position].unified {
-                    let here = part(span.claimed, exact.host[node]);
+                    let here = part(span.claimed, (node, None));
                     hosts.entry(node).or_default().push((column, here));
                 }
             }
-            let host = part(span.host_bytes, exact.host[node]);
+            let host = part(span.host_bytes, (node, None));
             if host > 0.0 {
                 hosts.entry(node).or_default().extend(count.iter().map(|(c, f)| (*c, f * host)));
             }
@@ -399,6 +410,37 @@ impl<'p> Formulation<'p> {
         }
         for (node, row) in hosts {
             self.program.at_most(merged(row), self.capacities.host[node] as f64 / UNIT);
+        }
+    }
+
+    /// Ports of nodes where all that may come could take more than there are.
+    fn ports(&mut self) {
+        let copies = self.room.iter().fold(0_u32, |sum, room| sum.saturating_add(*room));
+        let most = copies.saturating_mul(1 + u32::from(crate::placement::ports::row()));
+        let mut nodes: BTreeMap<usize, (Linear, Linear)> = BTreeMap::new();
+        let tight = |limit: (u32, u32)| limit.0 < most || limit.1 < copies;
+        let mut take = |ports: &Ports, node: usize, held: PortsHeld, count: &Linear| {
+            if ports.limit(node).is_none_or(|limit| !tight(limit)) {
+                return;
+            }
+            let (all, rows) = nodes.entry(node).or_default();
+            all.extend(count.iter().map(|(c, f)| (*c, f * f64::from(held.all))));
+            if held.row {
+                rows.extend(count.iter().copied());
+            }
+        };
+        for kept in &self.kept {
+            let held = Ports::of_copy(self.problem, &kept.copy);
+            take(&self.ports, kept.copy.node, held, &vec![(kept.column, 1.0)]);
+        }
+        for fresh in &self.fresh {
+            let shape = &self.problem.models[fresh.model].shapes[fresh.shape];
+            take(&self.ports, shape.node, needed(shape.engine), &fresh.count);
+        }
+        for (node, (all, rows)) in nodes {
+            let Some(limit) = self.ports.limit(node) else { continue };
+            self.program.at_most(merged(all), f64::from(limit.0));
+            self.program.at_most(merged(rows), f64::from(limit.1));
         }
     }
 
@@ -587,27 +629,32 @@ impl<'p> Formulation<'p> {
         merged(row)
     }
 
+    /// Columns that one copy adds 1 to; `None` where it has none.
+    pub fn columns_of(&self, copy: &Copy) -> Option<Vec<usize>> {
+        if let Some(kept) = copy.kept {
+            return self.kept.iter().find(|k| k.copy.kept == Some(kept)).map(|k| vec![k.column]);
+        }
+        let fresh = self.fresh.iter().find(|f| f.model == copy.model && f.shape == copy.shape)?;
+        let mut columns = Vec::new();
+        let taken = std::iter::once(&copy.accelerators).chain(copy.further.iter().map(|(_, taken)| taken));
+        for ((span, on), taken) in fresh.parts(self.shape(copy.model, copy.shape)).zip(taken) {
+            let before = columns.len();
+            columns.extend(on.iter().filter(|(p, _)| taken.contains(p)).map(|(_, column)| *column));
+            if columns.len() - before != span.ranks {
+                return None;
+            }
+        }
+        columns.extend(fresh.count.iter().map(|(c, _)| *c).filter(|_| fresh.count.len() == 1));
+        columns.sort_unstable();
+        columns.dedup();
+        Some(columns)
+    }
+
     /// The columns' values for a layout.
     pub fn point_of(&self, layout: &[Copy]) -> Vec<f64> {
         let mut point = vec![0.0; self.program.columns.len()];
-        for copy in layout {
-            if let Some(kept) = copy.kept.and_then(|i| self.kept.iter().find(|k| k.copy.kept == Some(i))) {
-                point[kept.column] = 1.0;
-            } else if let Some(fresh) = self.fresh.iter().find(|f| f.model == copy.model && f.shape == copy.shape) {
-                let of = |on: &[(usize, usize)], taken: &[usize]| -> Vec<usize> {
-                    on.iter().filter(|(p, _)| taken.contains(p)).map(|(_, column)| *column).collect()
-                };
-                let mut columns = of(&fresh.on, &copy.accelerators);
-                for (on, (_, taken)) in fresh.further.iter().zip(&copy.further) {
-                    columns.extend(of(on, taken));
-                }
-                columns.extend(fresh.count.iter().map(|(c, _)| *c).filter(|_| fresh.count.len() == 1));
-                columns.sort_unstable();
-                columns.dedup();
-                for column in columns {
-                    point[column] += 1.0;
-                }
-            }
+        for column in layout.iter().filter_map(|copy| self.columns_of(copy)).flatten() {
+            point[column] += 1.0;
         }
         self.complete(&mut point);
         point
@@ -653,7 +700,7 @@ impl<'p> Formulation<'p> {
                 let shape = self.shape(f.model, f.shape);
                 let same =
                     (f.model, shape.candidate, shape.node) == (download.model, download.candidate, download.node);
-                same && sum(&f.count, point) > 0.5
+                same && shape.fetch_bytes > 0 && sum(&f.count, point) > 0.5
             });
             point[download.column] = f64::from(u8::from(used));
         }

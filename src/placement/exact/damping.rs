@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 
 use crate::placement::exact::columns::Formulation;
-use crate::placement::exact::tiers;
-use crate::placement::exact::tiers::{Answer, Watch};
+use crate::placement::exact::tiers::Answer;
+use crate::placement::exact::{greedy, tiers};
 use crate::placement::layout::Copy;
 use crate::placement::milp::{Linear, value};
 use crate::placement::{Limits, Problem, Term};
@@ -30,7 +30,8 @@ pub fn damp(formulation: &Formulation<'_>, limits: &Limits, mut answer: Answer) 
         let Some(model) = moved(&fixed, &answer).find(|model| tried.insert(*model)) else { break };
         let mut attempt = fixed.clone();
         keep(&mut attempt, &answer, model);
-        let other = tiers::solve(&attempt, limits, Watch::NONE);
+        let mut decided = tiers::decide(&attempt, limits, greedy::layout(&attempt));
+        let other = decided.answer();
         answer.aborted |= other.aborted;
         if kept_of(&other, model).len() < wanted(&attempt, &answer, model) || !same_above(problem, &answer, &other) {
             continue;
@@ -44,6 +45,7 @@ pub fn damp(formulation: &Formulation<'_>, limits: &Limits, mut answer: Answer) 
         let share = if count > 0.0 { (gain / count).max(0.0) } else { 0.0 };
         notes.push(sentence(problem, &answer, model, share));
         let aborted = answer.aborted;
+        let other = decided.ordered();
         (answer, fixed) = (Answer { aborted, ..other }, attempt);
     }
     (answer, notes)

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::placement::exact::columns::Formulation;
 use crate::placement::layout::{Copy, Layout, Loads, rounded, spread_value, whole};
+use crate::placement::ports::Ports;
 use crate::placement::{Problem, Shape};
 
 /// Keeps what runs as far as it fits, then places minimum replicas from the top rank down, then desired ones;
@@ -95,7 +96,13 @@ impl<'f, 'p> Builder<'f, 'p> {
         let disk = copy.kept.is_some()
             || shape.fetch_bytes == 0
             || problem.nodes[copy.node].disk_free_bytes.is_none_or(|free| fetch <= whole(free));
-        accelerators && disk && hosts
+        let here = self.layout.iter().chain([copy]);
+        let ports = self
+            .formulation
+            .ports
+            .limit(copy.node)
+            .is_none_or(|_| self.formulation.ports.has(copy.node, Ports::used(problem, copy.node, here)));
+        accelerators && disk && hosts && ports
     }
 
     fn download(&self, shape: &Shape) -> u64 {

@@ -1,15 +1,15 @@
 //! The strict tiers, solved one after another with the earlier ones carried as rows.
 //!
-//! Order: minimum replicas by rank from the top, replicas that outlast losses of spot nodes by rank, desired replicas by
-//! rank, ways out that a limit could leave without a node, then the problem's own tiers, then a tie-break. Before a tier
-//! whose models may not preempt, the number of displaced instances is at its least and stays there; a tier whose models
-//! may preempt lifts that for lower ranks only, and afterwards the number is brought to its least again. So nothing is
-//! displaced but where that places a replica of a higher rank.
+//! Order: minimum replicas by rank from the top, replicas that outlast losses of spot nodes by rank, desired replicas
+//! by rank, ways out that a limit could leave without a node, then the problem's own tiers, then the order of equal
+//! places. Before a tier whose models may not preempt, the number of displaced instances is at its least and stays
+//! there; a tier whose models may preempt lifts that for lower ranks only, and afterwards the number is brought to its
+//! least again. So nothing is displaced but where that places a replica of a higher rank.
 
 use std::collections::BTreeMap;
 
 use crate::placement::exact::columns::{Formulation, merged};
-use crate::placement::exact::greedy;
+use crate::placement::exact::{greedy, order};
 use crate::placement::layout::{Layout, Loads};
 use crate::placement::milp;
 use crate::placement::milp::{Linear, Row};
@@ -41,10 +41,6 @@ pub enum Event {
     },
     /// There is a first complete answer.
     Incumbent,
-    /// The bound of a tier does not agree with its incumbent: a search begins.
-    Search,
-    /// A tier is decided.
-    Tier,
 }
 
 /// Who is told. Nothing that it does can change the answer.
@@ -61,7 +57,14 @@ impl Watch<'_> {
     }
 }
 
-/// Solves all tiers.
+/// Columns up to which the order of equal places is brought to its best, and not only to one that no single step
+/// betters.
+pub const PROVED_ORDER: usize = 128;
+
+/// Columns up to which a program is small for the solver ([`milp::minimise_small`]).
+const SMALL: usize = 1_000;
+
+/// Solves all tiers, and brings equal places into their order where the problem is not large.
 pub fn solve(formulation: &Formulation<'_>, limits: &Limits, events: Watch<'_>) -> Answer {
     let (columns, rows) = (formulation.program.columns.len(), formulation.program.rows.len());
     events.tell(Event::Columns { columns, rows });
@@ -72,6 +75,30 @@ pub fn solve(formulation: &Formulation<'_>, limits: &Limits, events: Watch<'_>) 
 
 /// The same from a given layout, which must hold all rows of the program.
 pub fn solve_from(formulation: &Formulation<'_>, limits: &Limits, start: Layout) -> Answer {
+    let mut decided = decide(formulation, limits, start);
+    // In a large problem the order of equal places is not worth the work.
+    if formulation.program.columns.len() <= limits.large { decided.ordered() } else { decided.answer() }
+}
+
+/// All tiers, decided.
+pub struct Decided<'f, 'p>(Run<'f, 'p>);
+
+impl Decided<'_, '_> {
+    /// As the tiers left it.
+    pub fn answer(&mut self) -> Answer {
+        self.0.what_was_reached();
+        Answer { layout: self.0.layout.clone(), tiers: self.0.tiers.clone(), aborted: self.0.aborted }
+    }
+
+    /// With equal places in their order.
+    pub fn ordered(mut self) -> Answer {
+        self.0.order();
+        self.answer()
+    }
+}
+
+/// Solves all tiers from a layout that holds all rows of the program.
+pub fn decide<'f, 'p>(formulation: &'f Formulation<'p>, limits: &'f Limits, start: Layout) -> Decided<'f, 'p> {
     let mut run = Run::new(formulation, limits, start);
     run.least_displaced(u32::MAX);
     let problem = formulation.problem;
@@ -104,12 +131,7 @@ pub fn solve_from(formulation: &Formulation<'_>, limits: &Limits, start: Layout)
         }
         run.tail(&tier.name, merged(objective), constant);
     }
-    // In a large problem the order of equal places is not worth another proof.
-    if formulation.program.columns.len() <= limits.large {
-        run.tie_break();
-    }
-    run.what_was_reached();
-    Answer { layout: run.layout, tiers: run.tiers, aborted: run.aborted }
+    Decided(run)
 }
 
 struct Run<'f, 'p> {
@@ -257,9 +279,17 @@ impl<'f, 'p> Run<'f, 'p> {
         self.record(name.to_owned(), solved.value * unit, solved.bound * unit);
     }
 
-    fn tie_break(&mut self) {
-        let objective = self.formulation.tie_break();
-        let _ = self.minimise(&objective, 0.0, None, self.limits.gap.max(1e-6));
+    /// Brings equal places into their order.
+    fn order(&mut self) {
+        let rows = self.all_rows();
+        let holds = |layout: &Layout, point: &[f64]| order::within(rows.iter(), point) && self.fits(layout);
+        if let Some((layout, point)) = order::settle(self.formulation, &holds, &self.layout) {
+            (self.layout, self.point) = (layout, point);
+        }
+        if self.formulation.program.columns.len() <= PROVED_ORDER {
+            let objective = self.formulation.tie_break();
+            let _ = self.minimise(&objective, 0.0, None, self.limits.gap.max(1e-6));
+        }
     }
 
     fn record(&mut self, name: String, value: f64, bound: f64) {
@@ -276,18 +306,17 @@ impl<'f, 'p> Run<'f, 'p> {
         if least.is_some_and(|least| incumbent <= least + 1e-6) || objective.is_empty() {
             return Bounded { value: incumbent + constant, bound: incumbent + constant };
         }
-        let mut rows = self.rows.clone();
-        for (rank, limit) in &self.displaced {
-            rows.push(Row { terms: self.victims(*rank), limit: limit + 1e-6 });
-        }
-        let solved = milp::minimise(&self.formulation.program, &rows, objective, &self.point, gap, self.limits);
+        let rows = self.all_rows();
+        let small = self.formulation.program.columns.len() <= SMALL;
+        let minimise = if small { milp::minimise_small } else { milp::minimise };
+        let solved = minimise(&self.formulation.program, &rows, objective, &self.point, gap, self.limits);
         self.aborted |= solved.aborted;
         let layout = solved.point.as_ref().map(|point| self.formulation.layout_of(point));
         let mut value = incumbent;
         if let Some(layout) = layout {
             let point = self.formulation.point_of(&layout);
             let found = milp::value(objective, &point);
-            if found < incumbent - 1e-9 && self.holds(&rows, &point) && self.fits(&layout) {
+            if found < incumbent - 1e-9 && order::within(rows.iter(), &point) && self.fits(&layout) {
                 self.layout = layout;
                 self.point = point;
                 value = found;
@@ -296,8 +325,11 @@ impl<'f, 'p> Run<'f, 'p> {
         Bounded { value: value + constant, bound: solved.bound.max(least.unwrap_or(f64::NEG_INFINITY)) + constant }
     }
 
-    fn holds(&self, rows: &[Row], point: &[f64]) -> bool {
-        rows.iter().all(|row| milp::value(&row.terms, point) <= row.limit + 1e-5 * row.limit.abs().max(1.0))
+    /// Rows of the tiers so far.
+    fn all_rows(&self) -> Vec<Row> {
+        let displaced = self.displaced.iter();
+        let displaced = displaced.map(|(rank, limit)| Row { terms: self.victims(*rank), limit: limit + 1e-6 });
+        self.rows.iter().cloned().chain(displaced).collect()
     }
 
     /// Capacities once more, in whole numbers: the solver's tolerance must not overfill anything.
@@ -308,6 +340,7 @@ impl<'f, 'p> Run<'f, 'p> {
         let within = |used: &[u64], most: &[u64]| used.iter().zip(most).all(|(used, most)| used <= most);
         loads.accelerators.iter().zip(&capacities.accelerators).all(|(used, most)| within(used, most))
             && within(&loads.host, &capacities.host)
+            && self.formulation.ports.hold(problem, layout)
             && self.formulation.within_quotas(layout)
     }
 }

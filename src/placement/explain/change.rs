@@ -10,6 +10,9 @@ use crate::inventory::{Inventory, NodeFacts};
 /// Memory that no model needs: a node that gets it is no limit any more.
 const ENDLESS: u64 = 4096 * GIB;
 
+/// A range that no model needs.
+const PORTS: (u16, u16) = (20_000, 24_095);
+
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
@@ -35,6 +38,8 @@ pub enum Change {
     EndlessHost(Vec<String>),
     /// Disks of these nodes are no limit.
     EndlessDisk(Vec<String>),
+    /// Ports of these nodes are no limit.
+    EndlessPorts(Vec<String>),
     /// Nothing is reserved on accelerators of these nodes.
     NoReserve(Vec<String>),
     /// These nodes take new placements.
@@ -99,6 +104,11 @@ impl Change {
                 for node in inventory.nodes.iter_mut().filter(|node| nodes.contains(&node.name)) {
                     node.disks.iter_mut().for_each(|disk| disk.free_bytes = disk.free_bytes.saturating_add(ENDLESS));
                 }
+            }
+            Self::EndlessPorts(nodes) => {
+                desired.nodes.iter_mut().filter(|(name, _)| nodes.contains(name)).for_each(|node| node.1.ports = PORTS);
+                let there = inventory.nodes.iter_mut().filter(|node| nodes.contains(&node.name));
+                there.for_each(|node| node.ports_in_use.clear());
             }
             Self::NoReserve(nodes) => {
                 for node in desired.nodes.iter_mut().filter(|(name, _)| nodes.contains(name)) {
@@ -179,6 +189,7 @@ impl Change {
             Self::EndlessMemory(nodes) => format!("with more memory on {}", nodes.join(", ")),
             Self::EndlessHost(nodes) => format!("with more host memory on {}", nodes.join(", ")),
             Self::EndlessDisk(nodes) => format!("with more disk on {}", nodes.join(", ")),
+            Self::EndlessPorts(nodes) => format!("with a wider range of `ports` on {}", nodes.join(", ")),
             Self::NoReserve(nodes) => format!("without `reserve vram` on {}", nodes.join(", ")),
             Self::NoHold(nodes) => format!("with {} open for new placements", nodes.join(", ")),
             Self::Fewer(model) => format!("if `{model}` had one replica less"),

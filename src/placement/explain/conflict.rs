@@ -161,6 +161,7 @@ fn constraints(inputs: Inputs<'_>, problem: &Problem, demand: &ModelDemand) -> V
             let words = format!("the host memory of {}", listed(group));
             Some(constraint(Change::EndlessHost(group.clone()), "ram", group, words))
         }),
+        of_nodes(&|group| ports(problem, group)),
     ];
     kinds.push(policies(inputs));
     kinds.push(of_nodes(&|group| reserve(problem, group)));
@@ -230,6 +231,18 @@ fn reserve(problem: &Problem, group: &[String]) -> Option<Constraint> {
     let reserved = accelerators.filter(|a| !a.unified).map(|a| a.reserve_bytes).max().filter(|bytes| *bytes > 0)?;
     let text = format!("the {} that are reserved on {}", format_bytes(reserved), listed(group));
     Some(constraint(Change::NoReserve(group.to_vec()), "reserve", group, text))
+}
+
+/// Nodes with more free than this many ports and rows of them are no reason for anything.
+const FEW_PORTS: u32 = 64;
+const FEW_ROWS: u32 = 12;
+
+fn ports(problem: &Problem, group: &[String]) -> Option<Constraint> {
+    let here = problem.nodes.iter().filter(|node| group.contains(&node.name));
+    let mut few = here.filter_map(|node| node.ports.as_ref()).filter(|p| p.free < FEW_PORTS || p.rows < FEW_ROWS);
+    let range = few.next()?;
+    let text = format!("the ports of {} ({} of {}-{} are free)", listed(group), range.free, range.low, range.high);
+    Some(constraint(Change::EndlessPorts(group.to_vec()), "port", group, text))
 }
 
 fn hold(problem: &Problem, group: &[String]) -> Option<Constraint> {

@@ -16,7 +16,7 @@ use crate::placement::{Problem, Tier};
 #[derive(Debug, Clone, PartialEq)]
 pub enum Compared {
     /// It cannot be taken at all beside what must stay.
-    Impossible,
+    Impossible(Block),
     /// It is as good in every tier: only the order of equal places decides.
     Equal,
     /// The first tier in which it is worse.
@@ -32,6 +32,17 @@ pub enum Compared {
         /// Models that lose replicas by it, with how many.
         losers: Vec<(String, u32)>,
     },
+}
+
+/// What rules out a forced way.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Block {
+    /// Something protected, or that must stay, leaves no room.
+    Room,
+    /// It would be too far from something that must stay: how far, and the limit.
+    Latency(String),
+    /// A replica that must stay is there already, and they are spread.
+    Spread,
 }
 
 /// Compares forced shapes with an answer to the same problem.
@@ -51,24 +62,27 @@ impl<'p> Rivals<'p> {
     pub fn force(&self, model: usize, shape: usize) -> Compared {
         let mut formulation = Formulation::new(self.problem, false);
         let Some(fresh) = formulation.fresh.iter().find(|fresh| fresh.model == model && fresh.shape == shape) else {
-            return Compared::Impossible;
+            return Compared::Impossible(Block::Room);
         };
         let fresh = fresh.clone();
         formulation.program.at_least(fresh.count.clone(), 1.0);
-        let Some(start) = self.start(&formulation, &fresh) else { return Compared::Impossible };
+        let start = match self.start(&formulation, &fresh) {
+            Ok(start) => start,
+            Err(block) => return Compared::Impossible(block),
+        };
         let answer = tiers::solve_from(&formulation, &quick(self.problem), start);
         self.compare(&answer)
     }
 
-    /// The forced copy beside what is protected: the least that any answer has. `None` where even that breaks a rule: the
-    /// solver begins with it, and what it begins with must hold.
-    fn start(&self, formulation: &Formulation<'_>, fresh: &Fresh) -> Option<Layout> {
+    /// The forced copy beside what is protected: the least that any answer has. An error where even that breaks a rule:
+    /// the solver begins with it, and what it begins with must hold.
+    fn start(&self, formulation: &Formulation<'_>, fresh: &Fresh) -> Result<Layout, Block> {
         let (problem, model) = (self.problem, fresh.model);
         let mut layout: Layout =
             keepable(problem).into_iter().filter(|copy| problem.models[copy.model].protected).collect();
         let own = layout.iter().filter(|copy| copy.model == model).count() as u32;
         if own >= formulation.room[model] {
-            return None;
+            return Err(Block::Room);
         }
         let way = &problem.models[model].shapes[fresh.shape];
         let loads = Loads::rounded(problem, &formulation.capacities, &layout);
@@ -83,7 +97,7 @@ impl<'p> Rivals<'p> {
             free.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
             let mut positions: Vec<usize> = free.iter().take(span.ranks).map(|(_, at)| *at).collect();
             if positions.len() < span.ranks {
-                return None;
+                return Err(Block::Room);
             }
             positions.sort_unstable();
             taken.extend(positions.iter().map(|at| (span.node, *at)));
@@ -93,10 +107,11 @@ impl<'p> Rivals<'p> {
         let accelerators = parts.next().unwrap_or_default();
         let further = way.further.iter().map(|part| part.node).zip(parts).collect();
         let copy = Copy { model, shape: fresh.shape, node: way.node, accelerators, further, kept: None };
-        if crate::placement::exact::traffic::conflict(problem, &layout, model, way.node).is_some()
-            || self.shares(&layout, &copy)
-        {
-            return None;
+        if let Some(far) = crate::placement::exact::traffic::conflict(problem, &layout, model, way.node) {
+            return Err(Block::Latency(far.reason(&problem.nodes[way.node].name).text));
+        }
+        if self.shares(&layout, &copy) {
+            return Err(Block::Spread);
         }
         layout.push(copy);
         layout.sort();
@@ -104,8 +119,9 @@ impl<'p> Rivals<'p> {
         let within = |used: &[u64], most: &[u64]| used.iter().zip(most).all(|(used, most)| used <= most);
         let fits = after.accelerators.iter().zip(&formulation.capacities.accelerators).all(|(u, m)| within(u, m))
             && within(&after.host, &formulation.capacities.host)
+            && formulation.ports.hold(problem, &layout)
             && formulation.within_quotas(&layout);
-        fits.then_some(layout)
+        if fits { Ok(layout) } else { Err(Block::Room) }
     }
 
     /// Whether a copy would be where another one of its model is, and they must be spread.

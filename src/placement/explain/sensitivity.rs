@@ -367,6 +367,7 @@ fn kind(change: &Change) -> &'static str {
     match change {
         Change::Memory { .. } | Change::Host { .. } | Change::EndlessMemory(_) | Change::EndlessHost(_) => "memory",
         Change::EndlessDisk(_) => "disk",
+        Change::EndlessPorts(_) => "port",
         Change::Fewer(_) | Change::Without(_) => "replicas",
         Change::Accelerators { .. } => "accelerators",
         Change::Node(_) => "node",

@@ -36,8 +36,7 @@ const MODEST: u32 = 16;
 
 /// How many changed problems may be solved for one kind of question; 0 where the cluster is too large.
 pub fn budget(problem: &Problem) -> u32 {
-    let accelerators: usize = problem.nodes.iter().map(|node| node.accelerators.len()).sum();
-    match accelerators {
+    match problem.accelerators() {
         few if few <= problem.limits.exact_accelerators => SMALL,
         some if some <= MODEST_ACCELERATORS => MODEST,
         _ => 0,
@@ -154,8 +153,7 @@ fn files_too(candidates: &mut Candidates, like: &str, name: &str) {
 /// make a small cluster a large one.
 pub fn answer(problem: &Problem) -> Answer {
     let limits = quick(problem);
-    let accelerators: usize = problem.nodes.iter().map(|node| node.accelerators.len()).sum();
-    if accelerators > limits.exact_accelerators {
+    if problem.accelerators() > limits.exact_accelerators {
         return large::solve(problem, &limits, tiers::Watch::NONE);
     }
     if !problem.alike.is_empty() {

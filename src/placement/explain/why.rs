@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use crate::base::format_bytes;
 use crate::placement::explain::account::{costs, counted};
 use crate::placement::explain::conflict::together;
-use crate::placement::explain::rival::{Compared, Rivals};
+use crate::placement::explain::rival::{Block, Compared, Rivals};
 use crate::placement::explain::sensitivity::turns;
 use crate::placement::explain::trial::{Inputs, answer, budget};
 use crate::placement::layout::{Copy, Layout, Loads};
 use crate::placement::place::Solution;
 use crate::placement::solve::counts;
+use crate::placement::words::considered::keeps;
 use crate::placement::{Lost, LostBy, LostGroup, LostTier, ModelDemand, Problem, Removed, Shape, TermShare, Why};
 
 /// Ways that are forced, one after another, to see by what they lose.
@@ -79,8 +80,9 @@ fn lost(problem: &Problem, layout: &Layout, model: usize, large: bool) -> Vec<Lo
     for shapes in alike(problem, demand, &chosen) {
         let shape = &demand.shapes[shapes[0]];
         if shape.keep_only {
-            let text = problem.nodes[shape.node].closed.as_ref().map_or_else(String::new, |(_, text)| text.clone());
-            found.push((LostBy::Policy, one(problem, demand, &shapes, text)));
+            let (word, text) = keeps(problem, demand, shape);
+            let lost = Lost { constraint: Some(word), ..one(problem, demand, &shapes, text) };
+            found.push((LostBy::of(lost.constraint.as_deref().unwrap_or_default()), lost));
             continue;
         }
         let compared = match &rivals {
@@ -95,7 +97,10 @@ fn lost(problem: &Problem, layout: &Layout, model: usize, large: bool) -> Vec<Lo
             Some(Compared::Equal) if chosen.is_empty() => {
                 unequalled(one(problem, demand, &shapes, String::new()), &quota)
             }
-            Some(compared) => told(compared, one(problem, demand, &shapes, String::new())),
+            Some(compared) => match told(compared, one(problem, demand, &shapes, String::new())) {
+                (LostBy::Worse, lost) if chosen.is_empty() => (LostBy::Cost, lost),
+                told => told,
+            },
             None => unforced(problem, demand, shape, own, &loads, one(problem, demand, &shapes, String::new())),
         });
     }
@@ -164,13 +169,20 @@ fn alike(problem: &Problem, demand: &ModelDemand, chosen: &[usize]) -> Vec<Vec<u
 
 fn one(problem: &Problem, demand: &ModelDemand, shapes: &[usize], text: String) -> Lost {
     let shape = &demand.shapes[shapes[0]];
-    let nodes = shapes.iter().map(|index| problem.nodes[demand.shapes[*index].node].name.clone());
+    let name = |node: usize| problem.nodes[node].name.as_str();
+    let nodes = shapes.iter().map(|index| {
+        let shape = &demand.shapes[*index];
+        // Over several nodes they are one place.
+        let mut all: Vec<&str> = shape.spans().map(|span| name(span.node)).collect();
+        all.dedup();
+        all.join(" + ")
+    });
     let needed = if shape.ranks == 0 { shape.host.total_bytes() } else { shape.claimed() };
     Lost {
         variant: demand.candidates.get(shape.candidate).map_or_else(String::new, |c| c.label.clone()),
         engine: Some(shape.engine),
         nodes: nodes.collect(),
-        ranks: Some(shape.ranks),
+        ranks: Some(shape.ranks).filter(|_| !shape.spans_nodes()),
         constraint: None,
         needed: Some(needed),
         available: None,
@@ -194,9 +206,16 @@ fn unequalled(lost: Lost, quota: &Option<String>) -> (LostBy, Lost) {
 /// The outcome of forcing a shape, in words.
 fn told(compared: Compared, lost: Lost) -> (LostBy, Lost) {
     match compared {
-        Compared::Impossible => {
+        Compared::Impossible(Block::Room) => {
             let text = "no room beside what is protected or must stay".to_owned();
             (LostBy::Room, Lost { text, ..lost })
+        }
+        Compared::Impossible(Block::Latency(text)) => {
+            (LostBy::Latency, Lost { constraint: Some("latency".to_owned()), text, ..lost })
+        }
+        Compared::Impossible(Block::Spread) => {
+            let text = "a replica that must stay is there, and they are spread".to_owned();
+            (LostBy::Policy, Lost { constraint: Some("spread".to_owned()), text, ..lost })
         }
         Compared::Equal => {
             let text = "as good in every tier; of equal places the smaller and lower ones are taken".to_owned();

@@ -1,32 +1,35 @@
 //! Parts of a problem that nothing connects: solved by themselves, on several threads where wanted, and put together in
 //! their order, so that the answer is the same with any number of threads.
 //!
-//! Models are connected where they may run on equal nodes, where they run on one node, or by a quota; where there is
-//! traffic, all are. The strict tiers are sums over the models, so the best of every part is the best of all. Only the balance is shared: every part
-//! counts a share of its weight, which is never more than what all count together, so bounds stay true.
+//! Models are connected where they may run on equal nodes, where they run on one node, by a quota, or by what they send to
+//! each other or through the same way out. The strict tiers are sums over the models, so the best of every part is the
+//! best of all. Only the balance is shared: every part counts a share of its weight, which is never more than what all
+//! count together, so bounds stay true.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
 use super::run::{self, Decided, Solved};
 use crate::placement::build::price;
 use crate::placement::exact::tiers::{Answer, Event, Watch};
-use crate::placement::{Limits, Problem, Shape, TailTier, Term, Tier};
+use crate::placement::{Distances, End, Limits, Problem, Shape, TailTier, Term, Tier};
 
 /// Solves all tiers of a large problem.
 pub fn solve(problem: &Problem, limits: &Limits, events: Watch<'_>) -> Answer {
-    // Models that send to each other, or out, are not looked at apart.
-    let connected = !problem.traffic.is_empty() || !problem.ways_out.is_empty();
-    let parts = if connected { Vec::new() } else { parts(problem) };
+    let parts = parts(problem);
     let costs = price::costs(problem);
+    // A part without spot nodes has replicas that outlast their loss, too.
+    let spot = problem.nodes.iter().any(|node| node.spot && node.member);
+    let hedge = if spot { problem.spot_hedge } else { 0 };
     if parts.len() < 2 {
-        let solved = run::solve(problem, costs, limits, events);
+        let solved = run::solve(problem, costs, hedge, limits, events);
         events.tell(Event::Columns { columns: solved.size.0, rows: solved.size.1 });
-        let tiers = solved.tiers.into_values().map(tier).collect();
+        let tiers = stated(solved.tiers);
         return Answer { layout: solved.layout, tiers, aborted: solved.aborted };
     }
-    let solved = shared_out(problem, &costs, &parts, limits, events);
+    let solved = shared_out(problem, &costs, &parts, hedge, limits, events);
     together(problem, &parts, solved, events)
 }
 
@@ -80,6 +83,15 @@ fn parts(problem: &Problem) -> Vec<Part> {
             models.for_each(|other| sets.join(nodes + first, nodes + other));
         }
     }
+    let mut through: BTreeMap<&str, usize> = BTreeMap::new();
+    for traffic in &problem.traffic {
+        let Some(from) = problem.model(&traffic.from).map(|model| nodes + model) else { continue };
+        match &traffic.to {
+            End::Model(to) => problem.model(to).into_iter().for_each(|to| sets.join(from, nodes + to)),
+            End::Node(name) => problem.node(name).into_iter().for_each(|node| sets.join(from, node)),
+            End::Out(key) => sets.join(*through.entry(key).or_insert(from), from),
+        }
+    }
     let mut running = Vec::new();
     for (index, instance) in problem.running.iter().enumerate() {
         let Some(model) = problem.model(&instance.model) else { continue };
@@ -126,7 +138,13 @@ impl Part {
         };
         let models: Vec<_> = self.models.iter().map(model).collect();
         let own = |name: &String| models.binary_search_by(|m: &crate::placement::ModelDemand| m.name.cmp(name)).is_ok();
+        let traffic: Vec<_> = whole.traffic.iter().filter(|traffic| own(&traffic.from)).cloned().collect();
+        let through = |key: String| traffic.iter().any(|traffic| traffic.to == End::Out(key.clone()));
+        let ways_out = if traffic.is_empty() { &[] } else { &whole.ways_out[..] };
         Problem {
+            ways_out: ways_out.iter().filter(|way| through(way.key())).cloned().collect(),
+            distances: if traffic.is_empty() { Distances::default() } else { whole.distances.clone() },
+            traffic,
             nodes: self.nodes.iter().map(|node| whole.nodes[*node].clone()).collect(),
             running: self.running.iter().map(|index| whole.running[*index].clone()).collect(),
             tail: whole.tail.iter().map(tier).collect(),
@@ -161,6 +179,7 @@ fn shared_out(
     problem: &Problem,
     costs: &[Vec<f64>],
     parts: &[Part],
+    hedge: u32,
     limits: &Limits,
     events: Watch<'_>,
 ) -> Vec<Solved> {
@@ -181,7 +200,7 @@ fn shared_out(
                     let Some(part) = parts.get(index) else { break };
                     let own = part.problem(problem, shares[index]);
                     let costs = part.nodes.iter().map(|node| costs[*node].clone()).collect();
-                    let solved = run::solve(&own, costs, limits, Watch(&tell));
+                    let solved = run::solve(&own, costs, hedge, limits, Watch(&tell));
                     let _ = sender.send(Told::Solved(index, solved));
                 }
             });
@@ -190,7 +209,6 @@ fn shared_out(
         let mut first = 0;
         for told in receiver {
             match told {
-                Told::Event(Event::Search) => events.tell(Event::Search),
                 Told::Event(Event::Incumbent) => {
                     first += 1;
                     if first == parts.len() {
@@ -216,7 +234,10 @@ fn together(problem: &Problem, parts: &[Part], solved: Vec<Solved>, events: Watc
     let mut answer = Answer { layout: Vec::new(), tiers: Vec::new(), aborted: false };
     let mut tiers: BTreeMap<run::Place, Decided> = BTreeMap::new();
     let (mut columns, mut rows) = (0, 0);
-    for (part, solved) in parts.iter().zip(solved) {
+    let lifts = |place: &&run::Place| matches!(**place, (1 | 3, _, false, None));
+    let lifts: BTreeSet<run::Place> = solved.iter().flat_map(|s| s.tiers.keys().filter(lifts)).copied().collect();
+    for (part, mut solved) in parts.iter().zip(solved) {
+        again(&mut solved.tiers, &lifts);
         for mut copy in solved.layout {
             copy.model = part.models[copy.model];
             copy.node = part.nodes[copy.node];
@@ -238,10 +259,31 @@ fn together(problem: &Problem, parts: &[Part], solved: Vec<Solved>, events: Watc
             tier.value += weight(own) * (busiest - counted);
         }
     }
-    answer.tiers = tiers.into_values().map(tier).collect();
+    answer.tiers = stated(tiers);
     events.tell(Event::Columns { columns, rows });
-    answer.tiers.iter().for_each(|_| events.tell(Event::Tier));
     answer
+}
+
+/// Where a tier of any part lets lower ranks be displaced, how many are is looked at again in all parts: in those that have
+/// no such tier it is what it was.
+fn again(tiers: &mut BTreeMap<run::Place, Decided>, lifts: &BTreeSet<run::Place>) {
+    for (kind, rank, preempts, _) in lifts {
+        let mut last: BTreeMap<Reverse<u32>, Decided> = BTreeMap::new();
+        for (place, decided) in tiers.range(..(*kind, *rank, *preempts, None)) {
+            if let Some(victims) = place.3.filter(|victims| victims > rank) {
+                last.insert(victims, decided.clone());
+            }
+        }
+        for (victims, decided) in last {
+            tiers.entry((*kind, *rank, *preempts, Some(victims))).or_insert(decided);
+        }
+    }
+}
+
+/// The tiers as they are told: that nobody is displaced is not.
+fn stated(tiers: BTreeMap<run::Place, Decided>) -> Vec<Tier> {
+    let told = tiers.into_iter().filter(|(place, decided)| place.3.is_none() || decided.value > 0.5);
+    told.map(|(_, decided)| tier(decided)).collect()
 }
 
 fn tier(decided: Decided) -> Tier {

@@ -2,6 +2,7 @@
 
 use super::floor::Floor;
 use super::groups::Groups;
+use super::near::within_limits;
 use crate::placement::layout::{Copy, rounded};
 
 /// Takes lower ranks off the place where the least is lost and puts a replica of the model there. Victims keep their
@@ -23,8 +24,12 @@ pub fn make_way(groups: &Groups<'_>, floor: &mut Floor<'_, '_>, model: usize, mi
     let Some((_, victims, copy)) = best else { return false };
     let taken: Vec<Copy> = victims.into_iter().filter_map(|slot| floor.take(slot)).collect();
     if floor.fits(&copy) {
-        floor.put(copy);
-        return true;
+        let slot = floor.put(copy);
+        // What they talked to may have been near enough for others only because of them.
+        if !groups.limited || within_limits(groups.problem, &floor.layout()) {
+            return true;
+        }
+        floor.take(slot);
     }
     for victim in taken {
         floor.put(victim);
@@ -52,7 +57,8 @@ fn on_node(
         let copy = floor.copies[slot].as_ref()?;
         let other = &problem.models[copy.model];
         let spare = floor.counts[copy.model] + groups.pinned[copy.model] > other.min;
-        if other.rank >= rank || other.protected || !(minimum || spare) {
+        // What outlasts losses of spot nodes comes before any desired replica.
+        if other.rank >= rank || other.protected || !(minimum || spare && floor.outlasts(copy)) {
             return None;
         }
         let weight = copy.kept.map_or(0, |index| (problem.running[index].weight() * 1_000.0) as u64);
@@ -76,7 +82,7 @@ fn on_node(
                 if free >= need {
                     break;
                 }
-                free += floor.claimed(slot);
+                free += floor.claimed(slot, node, *position);
                 slots.push((other, weight, slot));
             }
         }

@@ -1,10 +1,12 @@
 //! A placement in one pass: what runs stays, what is missing finds the tightest place, highest rank first.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use super::evict::make_way;
 use super::floor::Floor;
 use super::groups::Groups;
+use super::hedge::outlast;
 use crate::placement::layout::Copy;
 
 /// Which of the ways that fit is taken.
@@ -31,36 +33,80 @@ pub fn start<'g, 'p>(groups: &'g Groups<'p>, order: Order) -> Floor<'g, 'p> {
             floor.put(copy.clone());
         }
     }
+    stand_in(groups, &mut floor);
     fill(groups, &mut floor, order);
     floor
 }
 
-/// Adds what is missing: minimum replicas from the top rank down, then desired ones.
-pub fn fill(groups: &Groups<'_>, floor: &mut Floor<'_, '_>, ways: Order) {
+/// Where what runs could not stay: better variants of the same models, so that nobody loses a place to others.
+fn stand_in(groups: &Groups<'_>, floor: &mut Floor<'_, '_>) {
     let problem = groups.problem;
+    let stays: BTreeSet<usize> = floor.copies.iter().flatten().filter_map(|copy| copy.kept).collect();
+    let leaves = |copy: &&Copy| copy.kept.is_some_and(|index| !stays.contains(&index));
+    let mut leaving: Vec<&Copy> = groups.keepable.iter().filter(leaves).collect();
+    leaving.sort_by_key(|copy| (Reverse(problem.models[copy.model].rank), copy.model, copy.kept));
+    for copy in leaving {
+        if floor.counts[copy.model] >= groups.claim[copy.model] {
+            continue;
+        }
+        let before = groups.deficit(groups.way_of[copy.model][copy.shape]);
+        let kind = &groups.kinds[groups.kind_of[copy.model]];
+        let better = |way: &usize| groups.ways[*way].fresh && groups.deficit(*way) < before;
+        let mut ways: Vec<usize> = kind.ways.iter().copied().filter(better).collect();
+        ways.sort_by_key(|way| (groups.claimed(*way), *way));
+        if let Some((copy, _)) = ways.into_iter().find_map(|way| floor.place(copy.model, way)) {
+            floor.put(copy);
+        }
+    }
+}
+
+/// Adds what is missing: minimum replicas from the top rank down, then desired ones. Nobody loses a place for it.
+pub fn fill(groups: &Groups<'_>, floor: &mut Floor<'_, '_>, ways: Order) {
     let mut filler = Filler::new(groups, ways);
     let order = order(groups);
     for minimum in [true, false] {
-        let mut hopeless = vec![false; groups.kinds.len()];
+        if !minimum && groups.hedge > 0 {
+            outlast(groups, floor);
+            filler.dead.fill(false);
+        }
         for model in &order {
-            let demand = &problem.models[*model];
-            let wanted = if minimum { demand.min.min(demand.desired) } else { demand.desired };
-            let wanted = wanted.saturating_sub(groups.pinned[*model]).min(groups.room[*model]);
+            let wanted = wanted(groups, *model, minimum);
             while floor.counts[*model] < wanted {
-                if let Some(copy) = filler.find(floor, *model) {
-                    floor.put(copy);
-                    continue;
-                }
-                let kind = groups.kind_of[*model];
-                let stuck = !demand.preempts || hopeless[kind];
-                if stuck || !make_way(groups, floor, *model, minimum) {
-                    hopeless[kind] = true;
-                    break;
-                }
-                filler.dead.fill(false);
+                let Some(copy) = filler.find(floor, *model) else { break };
+                floor.put(copy);
             }
         }
     }
+}
+
+/// Adds what is missing of a rank that may displace lower ones, and makes way for it.
+pub fn displace(groups: &Groups<'_>, floor: &mut Floor<'_, '_>, rank: u32, minimum: bool) {
+    let mut filler = Filler::new(groups, Order::Quality);
+    let mut hopeless = vec![false; groups.kinds.len()];
+    let of = |model: &usize| groups.problem.models[*model].rank == rank && groups.problem.models[*model].preempts;
+    for model in order(groups).into_iter().filter(of) {
+        let wanted = wanted(groups, model, minimum);
+        while floor.counts[model] < wanted {
+            if let Some(copy) = filler.find(floor, model) {
+                floor.put(copy);
+                continue;
+            }
+            let kind = groups.kind_of[model];
+            if hopeless[kind] || !make_way(groups, floor, model, minimum) {
+                hopeless[kind] = true;
+                break;
+            }
+            filler.dead.fill(false);
+        }
+    }
+    fill(groups, floor, Order::Quality);
+}
+
+/// Copies of a model that are wanted, without the pinned ones.
+fn wanted(groups: &Groups<'_>, model: usize, minimum: bool) -> u32 {
+    let demand = &groups.problem.models[model];
+    let wanted = if minimum { demand.min.min(demand.desired) } else { demand.desired };
+    wanted.saturating_sub(groups.pinned[model]).min(groups.room[model])
 }
 
 /// Models in the order in which they may choose.

@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::groups::Groups;
+use super::hedge::Exposed;
 use crate::placement::build::quota;
 use crate::placement::exact::traffic::{conflict, limited};
 use crate::placement::layout::{Copy, Layout, is_pinned, rounded, spread_value, whole};
+use crate::placement::ports::{self, Count, Ports};
 use crate::placement::{Problem, Shape};
 
 /// Places that are looked at before a search gives up: memory is there, but disk, host or spread forbid them.
@@ -24,7 +26,11 @@ pub struct Floor<'g, 'p> {
     pub counts: Vec<u32>,
     cards: Vec<Vec<u64>>,
     hosts: Vec<u64>,
+    /// Ports that copies have, by node.
+    ports: Vec<Count>,
     spread: Vec<BTreeMap<&'p str, u32>>,
+    /// By model, where losses of spot nodes matter: how its copies are exposed.
+    exposed: Vec<Exposed>,
     fetched: BTreeMap<(usize, usize, usize), u32>,
     fetched_bytes: Vec<u64>,
     quotas: Vec<(u64, u64)>,
@@ -90,7 +96,12 @@ impl<'g, 'p> Floor<'g, 'p> {
             counts: vec![0; problem.models.len()],
             cards: groups.capacities.accelerators.clone(),
             hosts: groups.capacities.host.clone(),
+            ports: vec![(0, 0); problem.nodes.len()],
             spread,
+            exposed: match groups.hedge {
+                0 => Vec::new(),
+                _ => (0..problem.models.len()).map(|model| Exposed::pinned(groups, model)).collect(),
+            },
             fetched: BTreeMap::new(),
             fetched_bytes: vec![0; problem.nodes.len()],
             quotas,
@@ -111,14 +122,37 @@ impl<'g, 'p> Floor<'g, 'p> {
         layout
     }
 
-    /// Bytes that a copy frees on each of its cards where it goes.
-    pub fn claimed(&self, slot: usize) -> u64 {
-        self.copies[slot].as_ref().map_or(0, |copy| whole(self.shape(copy).claimed()))
+    /// Bytes that a copy frees on a card where it goes.
+    pub fn claimed(&self, slot: usize, node: usize, position: usize) -> u64 {
+        let Some(copy) = &self.copies[slot] else { return 0 };
+        let here = |(at, on, bytes): (usize, Option<usize>, u64)| {
+            if (at, on) == (node, Some(position)) { bytes } else { 0 }
+        };
+        self.bytes(copy).into_iter().map(here).sum()
     }
 
     /// Free bytes of a card.
     pub fn free(&self, node: usize, position: usize) -> u64 {
         self.cards[node][position]
+    }
+
+    /// How the copies of a model are exposed to losses of spot nodes; `None` where that does not matter.
+    pub fn exposed(&self, model: usize) -> Option<&Exposed> {
+        self.exposed.get(model)
+    }
+
+    /// Replicas of a model up to its minimum that the worst losses of spot nodes leave.
+    pub fn survivors(&self, model: usize) -> u32 {
+        self.exposed.get(model).map_or(0, |exposed| exposed.survivors(self.groups, model))
+    }
+
+    /// Whether as many replicas of its model outlast losses without a copy.
+    pub fn outlasts(&self, copy: &Copy) -> bool {
+        self.exposed.get(copy.model).is_none_or(|exposed| {
+            let mut without = exposed.clone();
+            without.count(self.groups, copy, false);
+            without.survivors(self.groups, copy.model) >= exposed.survivors(self.groups, copy.model)
+        })
     }
 
     fn index(&mut self, node: usize, add: bool) {
@@ -156,14 +190,14 @@ impl<'g, 'p> Floor<'g, 'p> {
 
     /// Bytes by node and card, and by host (no card), as the solver counts them.
     fn bytes(&self, copy: &Copy) -> Vec<(usize, Option<usize>, u64)> {
-        let exact = &self.groups.capacities.exact;
+        let capacities = &self.groups.capacities;
         let mut all = Vec::new();
         for (node, on, bytes, host) in self.parts(copy) {
-            let mut pool = rounded(host, exact.host[node]);
+            let mut pool = capacities.counted(copy, host, (node, None));
             for position in on {
-                all.push((node, Some(*position), rounded(bytes, exact.accelerators[node][*position])));
+                all.push((node, Some(*position), capacities.counted(copy, bytes, (node, Some(*position)))));
                 if self.groups.problem.nodes[node].accelerators[*position].unified {
-                    pool += rounded(bytes, exact.host[node]);
+                    pool += capacities.counted(copy, bytes, (node, None));
                 }
             }
             if pool > 0 {
@@ -184,10 +218,22 @@ impl<'g, 'p> Floor<'g, 'p> {
             }
         }
         hosts.iter().all(|(node, bytes)| self.hosts[*node] >= *bytes)
+            && self.ports_allow(copy)
             && self.disk_allows(copy)
             && self.spread_allows(copy)
             && self.quotas_allow(copy)
             && self.near_enough(copy)
+    }
+
+    fn ports_allow(&self, copy: &Copy) -> bool {
+        let held = Ports::of_copy(self.groups.problem, copy);
+        self.groups.ports.has(copy.node, ports::sum(self.ports[copy.node], held))
+    }
+
+    /// Whether a node has the ports for one more new copy in a way.
+    fn has_ports(&self, way: usize, node: usize) -> bool {
+        let held = ports::needed(self.groups.sample(way).engine);
+        self.groups.ports.has(node, ports::sum(self.ports[node], held))
     }
 
     /// Whether the limits on traffic allow a copy where it is.
@@ -207,7 +253,8 @@ impl<'g, 'p> Floor<'g, 'p> {
     fn spread_allows(&self, copy: &Copy) -> bool {
         let problem = self.groups.problem;
         let Some(label) = &problem.models[copy.model].spread_by else { return true };
-        self.spread[copy.model].get(spread_value(problem, label, copy.node)).is_none_or(|count| *count == 0)
+        let there = &self.spread[copy.model];
+        values(problem, label, copy).into_iter().all(|value| there.get(value).is_none_or(|count| *count == 0))
     }
 
     fn quotas_allow(&self, copy: &Copy) -> bool {
@@ -269,11 +316,22 @@ impl<'g, 'p> Floor<'g, 'p> {
             *free = if add { free.saturating_sub(bytes) } else { *free + bytes };
         }
         nodes.iter().for_each(|node| self.index(*node, true));
+        let held = Ports::of_copy(self.groups.problem, copy);
+        let ports = &mut self.ports[copy.node];
+        *ports = match add {
+            true => ports::sum(*ports, held),
+            false => (ports.0.saturating_sub(held.all), ports.1.saturating_sub(u32::from(held.row))),
+        };
         let one = |count: &mut u32| *count = if add { *count + 1 } else { count.saturating_sub(1) };
         one(&mut self.counts[copy.model]);
         let problem = self.groups.problem;
+        if let Some(exposed) = self.exposed.get_mut(copy.model) {
+            exposed.count(self.groups, copy, add);
+        }
         if let Some(label) = &problem.models[copy.model].spread_by {
-            one(self.spread[copy.model].entry(spread_value(problem, label, copy.node)).or_default());
+            for value in values(problem, label, copy) {
+                one(self.spread[copy.model].entry(value).or_default());
+            }
         }
         let fetch = self.groups.fetch(copy.model, copy.shape, copy.node);
         if copy.kept.is_none() && fetch > 0 {
@@ -297,10 +355,15 @@ impl<'g, 'p> Floor<'g, 'p> {
 
     /// The tightest place for one more copy of a model in a way; with the bytes that its fullest card then has left.
     pub fn place(&self, model: usize, way: usize) -> Option<(Copy, u64)> {
+        self.place_where(model, way, &|_| true)
+    }
+
+    /// The same among places that are good for something.
+    pub fn place_where(&self, model: usize, way: usize, good: &dyn Fn(&Copy) -> bool) -> Option<(Copy, u64)> {
         let groups = self.groups;
         let entry = &groups.ways[way];
         let Some((item, _)) = entry.takes.first().filter(|_| groups.sample(way).ranks > 0) else {
-            return self.place_on_cpu(model, way);
+            return self.place_on_cpu(model, way, good);
         };
         let item = &groups.items[*item];
         let need = &self.needs[entry.class][self.need_of[entry.takes[0].0]];
@@ -308,6 +371,7 @@ impl<'g, 'p> Floor<'g, 'p> {
             let (Some(on), Some(shape)) = (self.cards_on(*node, item, &[]), entry.shape_at(*node)) else { continue };
             let copy = Copy { model, shape, node: *node, accelerators: on, further: Vec::new(), kept: None };
             if let Some(copy) = self.complete(copy)
+                && good(&copy)
                 && self.fits(&copy)
             {
                 let left = copy.accelerators.iter().map(|p| self.cards[*node][*p]).min().unwrap_or(0);
@@ -316,11 +380,13 @@ impl<'g, 'p> Floor<'g, 'p> {
         }
         // What fits to the byte counts as the card's whole capacity: start from what it takes at least.
         let from = (whole(item.bytes), 0, 0);
-        for (free, node, position) in need.free.range(from..).take(TRIES) {
+        let open = need.free.range(from..).filter(|(_, node, _)| self.has_ports(way, *node));
+        for (free, node, position) in open.take(TRIES) {
             let on = if need.width == 1 { Some(vec![*position]) } else { self.cards_on(*node, item, &[]) };
             let (Some(on), Some(shape)) = (on, entry.shape_at(*node)) else { continue };
             if let Some(copy) =
                 self.complete(Copy { model, shape, node: *node, accelerators: on, further: Vec::new(), kept: None })
+                && good(&copy)
                 && self.fits(&copy)
             {
                 return Some((copy, free.saturating_sub(item.bytes)));
@@ -329,12 +395,26 @@ impl<'g, 'p> Floor<'g, 'p> {
         None
     }
 
-    fn place_on_cpu(&self, model: usize, way: usize) -> Option<(Copy, u64)> {
+    /// A place for one more copy of a model in a way on a node of its class.
+    pub fn place_at(&self, model: usize, way: usize, node: usize) -> Option<Copy> {
+        let groups = self.groups;
+        let entry = &groups.ways[way];
+        let shape = entry.shape_at(node)?;
+        let accelerators = match entry.takes.first().filter(|_| groups.sample(way).ranks > 0) {
+            Some((item, _)) => self.cards_on(node, &groups.items[*item], &[])?,
+            None => Vec::new(),
+        };
+        let copy = self.complete(Copy { model, shape, node, accelerators, further: Vec::new(), kept: None })?;
+        self.fits(&copy).then_some(copy)
+    }
+
+    fn place_on_cpu(&self, model: usize, way: usize, good: &dyn Fn(&Copy) -> bool) -> Option<(Copy, u64)> {
         let entry = &self.groups.ways[way];
         for node in &self.groups.classes[entry.class].nodes {
             let Some(shape) = entry.shape_at(*node) else { continue };
             let copy = Copy { model, shape, node: *node, accelerators: Vec::new(), further: Vec::new(), kept: None };
             if let Some(copy) = self.complete(copy)
+                && good(&copy)
                 && self.fits(&copy)
             {
                 return Some((copy, 0));
@@ -394,6 +474,11 @@ impl<'g, 'p> Floor<'g, 'p> {
         }
         Some(copy)
     }
+}
+
+/// The different values of a label on the nodes of a copy.
+fn values<'p>(problem: &'p Problem, label: &str, copy: &Copy) -> BTreeSet<&'p str> {
+    copy.nodes().map(|node| spread_value(problem, label, node)).collect()
 }
 
 /// Accelerators and bytes on them that a copy of a shape counts against a quota, before the bytes are rounded.

@@ -1,8 +1,12 @@
 //! What a tier minimises, and its value in a layout of named machines.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use super::groups::Groups;
+use super::hedge::Exposed;
+use super::near::{Places, places};
+use super::pack;
 use crate::placement::Term;
 use crate::placement::layout::Copy;
 
@@ -20,6 +24,8 @@ pub enum Goal {
         /// Whether the models may displace lower ranks.
         preempts: bool,
     },
+    /// Replicas of a rank that outlast losses of spot nodes, counted negative.
+    Hedge(u32),
     /// A tier of the problem's own.
     Tail(usize),
 }
@@ -29,7 +35,10 @@ pub struct Facts<'g, 'p> {
     groups: &'g Groups<'p>,
     placed: Vec<u32>,
     displaced: Vec<u32>,
+    survivors: Vec<u32>,
     terms: BTreeMap<Term, f64>,
+    places: Places,
+    traffic: OnceCell<f64>,
 }
 
 impl<'g, 'p> Facts<'g, 'p> {
@@ -71,11 +80,23 @@ impl<'g, 'p> Facts<'g, 'p> {
             claim.saturating_sub(staying + left)
         };
         let displaced = (0..problem.models.len()).map(lost).collect();
-        Self { groups, placed, displaced, terms: terms(groups, layout, &stays) }
+        let mut survivors = Vec::new();
+        if groups.hedge > 0 {
+            let mut exposed: Vec<Exposed> =
+                (0..problem.models.len()).map(|model| Exposed::pinned(groups, model)).collect();
+            layout.iter().for_each(|copy| exposed[copy.model].count(groups, copy, true));
+            survivors = exposed.iter().enumerate().map(|(model, of)| of.survivors(groups, model)).collect();
+        }
+        let places = groups.flows.as_ref().map_or(Vec::new(), |_| places(problem.models.len(), layout.iter()));
+        let terms = terms(groups, layout, &stays);
+        Self { groups, placed, displaced, survivors, terms, places, traffic: OnceCell::new() }
     }
 
     /// The value of a term.
     pub fn term(&self, term: Term) -> f64 {
+        if let (Term::Traffic, Some(flows)) = (term, &self.groups.flows) {
+            return *self.traffic.get_or_init(|| flows.all(&self.places));
+        }
         self.terms.get(&term).copied().unwrap_or(0.0)
     }
 
@@ -98,6 +119,9 @@ impl<'g, 'p> Facts<'g, 'p> {
                     |m: usize| if *minimum { self.placed[m].min(least(self.groups, m)) } else { self.placed[m] };
                 -models.map(|m| f64::from(count(m))).sum::<f64>()
             }
+            Goal::Hedge(rank) => {
+                -models(*rank).filter_map(|m| self.survivors.get(m)).map(|count| f64::from(*count)).sum::<f64>()
+            }
             Goal::Tail(tier) => {
                 let terms = &problem.tail[*tier].terms;
                 terms.iter().map(|(term, weight)| weight * self.term(*term)).sum()
@@ -111,6 +135,48 @@ pub fn least(groups: &Groups<'_>, model: usize) -> u32 {
     groups.problem.models[model].min.saturating_sub(groups.pinned[model])
 }
 
+/// What a copy counts by itself.
+pub fn own(groups: &Groups<'_>, copy: &Copy) -> impl Iterator<Item = (Term, f64)> {
+    let demand = &groups.problem.models[copy.model];
+    let shape = &demand.shapes[copy.shape];
+    let brought = copy.kept.is_none() && groups.fetch(copy.model, copy.shape, copy.node) > 0;
+    let cost = copy.on(shape).flat_map(|(_, node, on)| on.iter().map(move |p| groups.costs[node][*p])).sum();
+    let unmet = demand.unmet(&groups.problem.nodes[copy.node]);
+    let all = [
+        (Term::Quality, f64::from(demand.loss(shape))),
+        (Term::Latency, shape.slowness()),
+        (Term::Preference, f64::from(unmet)),
+        (Term::Locality, if brought { shape.distance() } else { 0.0 }),
+        (Term::Cost, cost),
+    ];
+    all.into_iter()
+}
+
+/// What copies of a model count in each of the problem's own tiers, with what their traffic costs; but for the balance.
+pub fn counted(groups: &Groups<'_>, model: usize, copies: &[&Copy], traffic: f64) -> Vec<f64> {
+    let nodes = pack::beyond(groups, model, copies.iter().copied());
+    let tiers = groups.problem.tail.iter().map(|tier| {
+        let of = |(term, weight): &(Term, f64)| {
+            let by = |copy: &&Copy| own(groups, copy).filter(|(t, _)| t == term).map(|(_, by)| by).sum::<f64>();
+            weight
+                * match term {
+                    Term::Pack if groups.problem.models[model].pack => nodes,
+                    Term::Pack => 0.0,
+                    Term::Traffic => traffic,
+                    _ => copies.iter().map(by).sum(),
+                }
+        };
+        tier.terms.iter().map(of).sum()
+    });
+    tiers.collect()
+}
+
+/// Whether one cost is less than another: the first tier decides in which they differ.
+pub fn less(a: &[f64], b: &[f64]) -> bool {
+    let differs = a.iter().zip(b).find(|(a, b)| (*a - *b).abs() > 1e-9);
+    differs.is_some_and(|(a, b)| a < b)
+}
+
 fn terms(groups: &Groups<'_>, layout: &[Copy], stays: &[bool]) -> BTreeMap<Term, f64> {
     let problem = groups.problem;
     let mut terms: BTreeMap<Term, f64> = BTreeMap::new();
@@ -122,20 +188,16 @@ fn terms(groups: &Groups<'_>, layout: &[Copy], stays: &[bool]) -> BTreeMap<Term,
         }
     }
     for copy in layout {
-        let demand = &problem.models[copy.model];
-        let shape = &demand.shapes[copy.shape];
-        add(Term::Quality, f64::from(demand.loss(shape)));
-        add(Term::Latency, shape.slowness());
-        add(Term::Preference, f64::from(demand.unmet(&problem.nodes[copy.node])));
-        if copy.kept.is_none() {
-            let fetch_bytes = groups.fetch(copy.model, copy.shape, copy.node);
-            add(Term::Locality, if fetch_bytes == 0 { 0.0 } else { shape.distance() });
+        let shape = &problem.models[copy.model].shapes[copy.shape];
+        own(groups, copy).for_each(|(term, by)| add(term, by));
+        let further = shape.further.iter().map(|part| part.per_accelerator.total_bytes());
+        let bytes = std::iter::once(shape.per_accelerator.total_bytes()).chain(further);
+        for (bytes, (_, node, on)) in bytes.zip(copy.on(shape)) {
+            busy[node] += (bytes * on.len() as u64) as f64;
         }
-        busy[copy.node] += (shape.per_accelerator.total_bytes() * u64::from(shape.ranks)) as f64;
-        let own = std::iter::once((copy.node, &copy.accelerators));
-        for (node, on) in own.chain(copy.further.iter().map(|(node, on)| (*node, on))) {
-            add(Term::Cost, on.iter().map(|p| groups.costs[node][*p]).sum());
-        }
+    }
+    for model in (0..problem.models.len()).filter(|m| problem.models[*m].pack) {
+        add(Term::Pack, pack::beyond(groups, model, layout.iter().filter(|copy| copy.model == model)));
     }
     let shares = busy
         .iter()

@@ -3,9 +3,11 @@
 //! Nodes are one class where every model sees the same in them; models are one kind where every node looks the same to
 //! them. What tells the members apart (a name, bytes that lie on a disk) is looked at when counts become machines.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::near::Flows;
 use crate::placement::layout::{Capacities, Copy, Layout, is_pinned, rounded, spread_value};
+use crate::placement::ports::Ports;
 use crate::placement::{Problem, Shape};
 
 /// Equal nodes.
@@ -99,10 +101,20 @@ pub struct Groups<'p> {
     pub problem: &'p Problem,
     /// What nodes may give.
     pub capacities: Capacities,
+    /// Ports that they may give.
+    pub ports: Ports,
     /// Running instances that may stay.
     pub keepable: Layout,
     /// Per model: pinned replicas.
     pub pinned: Vec<u32>,
+    /// What models send, where the tiers look at it.
+    pub flows: Option<Flows<'p>>,
+    /// Whether a limit on traffic says where models may be.
+    pub limited: bool,
+    /// Nodes of the pinned replicas, by model.
+    pub away: BTreeMap<usize, Vec<usize>>,
+    /// Losses of spot nodes that minimum replicas should outlast; 0 where there is nothing to lose.
+    pub hedge: u32,
     /// Per model: replicas that may be placed, without the pinned ones.
     pub room: Vec<u32>,
     /// Per model: running instances that have a claim to stay.
@@ -130,11 +142,13 @@ pub struct Groups<'p> {
 }
 
 /// What tells two shapes apart, but for their node and what lies on its disk.
-type Look = (Vec<usize>, u32, bool, u64, u64, u64, bool, u32, u64, Vec<(Vec<usize>, u32, u64, u64)>);
+type Look = (Vec<usize>, u32, bool, u64, u64, u64, bool, u32, u64, Vec<(Option<usize>, Vec<usize>, u32, u64, u64)>);
 
 fn look(problem: &Problem, model: usize, shape: &Shape) -> Look {
     let demand = &problem.models[model];
-    let further = &shape.further;
+    // Another node than its own is that very one.
+    let away = |node: usize| (node != shape.node).then_some(node);
+    let further = shape.further.iter();
     (
         shape.group.clone(),
         shape.ranks,
@@ -145,16 +159,18 @@ fn look(problem: &Problem, model: usize, shape: &Shape) -> Look {
         shape.keep_only,
         demand.loss(shape),
         shape.slowness().to_bits(),
-        further.iter().map(|p| (p.group.clone(), p.ranks, p.claimed(), p.host.total_bytes())).collect(),
+        further.map(|p| (away(p.node), p.group.clone(), p.ranks, p.claimed(), p.host.total_bytes())).collect(),
     )
 }
 
 impl<'p> Groups<'p> {
-    /// Groups a problem whose accelerators cost so much.
-    pub fn new(problem: &'p Problem, costs: Vec<Vec<f64>>) -> Self {
+    /// Groups a problem whose accelerators cost so much, where so many losses of spot nodes should be outlasted.
+    pub fn new(problem: &'p Problem, costs: Vec<Vec<f64>>, hedge: u32) -> Self {
         let at = shapes_at(problem);
         let keepable = keepable(problem, &at);
-        let pinned = pinned(problem);
+        let away = away(problem);
+        let pinned: Vec<u32> =
+            (0..problem.models.len()).map(|m| away.get(&m).map_or(0, |nodes| nodes.len() as u32)).collect();
         let capacities = Capacities::of(problem, &keepable);
         let mut kept = vec![0; problem.models.len()];
         keepable.iter().for_each(|copy| kept[copy.model] += 1);
@@ -167,8 +183,13 @@ impl<'p> Groups<'p> {
         let mut this = Self {
             problem,
             capacities,
+            ports: Ports::of(problem),
             keepable,
             pinned,
+            flows: Flows::of(problem, &away),
+            limited: crate::placement::exact::traffic::limited(problem).contains(&true),
+            away,
+            hedge,
             room,
             claim,
             classes: Vec::new(),
@@ -216,6 +237,10 @@ impl<'p> Groups<'p> {
                 }
             }
         }
+        // A node that a model prefers by its name is like no other.
+        let prefers = problem.models.iter().flat_map(|model| &model.prefer);
+        let named: BTreeSet<&str> =
+            prefers.filter(|(label, ..)| label == "node").map(|(_, is, _)| is.as_str()).collect();
         let mut classes: BTreeMap<_, usize> = BTreeMap::new();
         for (node, supply) in problem.nodes.iter().enumerate() {
             if self.class_of[node] != usize::MAX {
@@ -229,7 +254,8 @@ impl<'p> Groups<'p> {
             let labels: Vec<_> = supply.labels.iter().filter(|(label, _)| *label != "node").collect();
             let state = (supply.closed.is_some(), supply.reachable, supply.member, supply.drained, supply.spot);
             let price = supply.price_per_hour.map(f64::to_bits);
-            let key = (cards, supply.host_capacity_bytes, labels, state, price, &seen[node]);
+            let name = supply.labels.get("node").filter(|name| named.contains(name.as_str()));
+            let key = (cards, supply.host_capacity_bytes, labels, state, (price, name), &seen[node]);
             let class = *classes.entry(key).or_insert_with(|| {
                 self.classes.push(Class { nodes: Vec::new(), sample: node, types: Vec::new() });
                 self.classes.len() - 1
@@ -265,7 +291,7 @@ impl<'p> Groups<'p> {
                 types.entry((&card.kind, capacity, card.unified, of)).or_default().push(position);
             }
             for positions in types.into_values() {
-                let of = |node: &usize| positions.iter().map(|p| self.capacities.accelerators[*node][*p]).max();
+                let of = |node: &usize| positions.iter().map(|p| self.capacities.bound.accelerators[*node][*p]).max();
                 let capacity = class.nodes.iter().filter_map(of).max().unwrap_or(0);
                 class.types.push(self.types.len());
                 let cards = positions.len() * class.nodes.len();
@@ -296,7 +322,8 @@ impl<'p> Groups<'p> {
                 .map(|c| Some(c.revision.as_str()).filter(|revision| self.having.contains_key(revision)))
                 .collect();
             let own = (model.protected || limited[index]).then_some(index);
-            let key = (model.rank, model.preempts, own, &model.spread_by, &model.prefer, quotas, revisions, shapes);
+            let own = (own, &model.spread_by, &model.prefer, model.pack);
+            let key = (model.rank, model.preempts, own, quotas, revisions, shapes);
             let kind = *kinds.entry(key).or_insert_with(|| {
                 self.kinds.push(Kind { rank: model.rank, preempts: model.preempts, ..Kind::default() });
                 self.kinds.len() - 1
@@ -342,12 +369,11 @@ impl<'p> Groups<'p> {
         let shape = &problem.models[self.kinds[kind].models[0]].shapes[shapes[0].1];
         let own = (shape.node, &shape.group, shape.ranks, shape.claimed(), shape.host.total_bytes());
         let further = shape.further.iter().map(|p| (p.node, &p.group, p.ranks, p.claimed(), p.host.total_bytes()));
-        let closed = problem.nodes[self.classes[class].sample].closed.is_some();
         let mut way = Way {
             kind,
             class,
             shapes,
-            fresh: !shape.keep_only && !closed,
+            fresh: !shape.keep_only,
             takes: Vec::new(),
             hosts: Vec::new(),
             running: BTreeMap::new(),
@@ -359,7 +385,7 @@ impl<'p> Groups<'p> {
             let exact = &self.capacities.exact;
             let fits = |p: &&usize| supply.accelerators[**p].healthy && bytes <= exact.accelerators[sample][**p];
             let open: Vec<usize> = group.iter().filter(fits).copied().collect();
-            way.fresh &= open.len() >= ranks as usize && host <= exact.host[sample];
+            way.fresh &= supply.closed.is_none() && open.len() >= ranks as usize && host <= exact.host[sample];
             let mut pool = rounded(host, exact.host[sample]);
             if ranks > 0 {
                 let any = |t: &&usize| self.types[**t].positions.iter().any(|p| group.contains(p));
@@ -494,6 +520,11 @@ fn keepable(problem: &Problem, at: &[BTreeMap<usize, Vec<usize>>]) -> Layout {
         let on: Option<Vec<usize>> = running.accelerators.iter().map(|uuid| supply.position(uuid)).collect();
         let leaves = supply.drained && !demand.protected;
         let Some(on) = on.filter(|_| supply.member && supply.reachable && !leaves) else { continue };
+        if !running.further.is_empty() {
+            // Over several nodes, each of which is a class of its own.
+            copies.extend(crate::placement::layout::keepable_one(problem, index));
+            continue;
+        }
         let healthy = on.iter().all(|position| supply.accelerators[*position].healthy);
         let shapes = at[model].get(&stand[node]).map_or(&[][..], Vec::as_slice);
         let shape = shapes.iter().copied().find(|s| {
@@ -510,16 +541,16 @@ fn keepable(problem: &Problem, at: &[BTreeMap<usize, Vec<usize>>]) -> Layout {
     copies
 }
 
-/// Per model: instances on nodes whose facts are unknown.
-fn pinned(problem: &Problem) -> Vec<u32> {
-    let mut counts = vec![0; problem.models.len()];
+/// Nodes of the instances on nodes whose facts are unknown, by model.
+fn away(problem: &Problem) -> BTreeMap<usize, Vec<usize>> {
+    let mut found: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     if problem.nodes.iter().all(|n| n.reachable) {
-        return counts;
+        return found;
     }
     for running in problem.running.iter().filter(|r| is_pinned(problem, r)) {
-        if let Some(model) = problem.model(&running.model) {
-            counts[model] += 1;
+        if let (Some(model), Some(node)) = (problem.model(&running.model), problem.node(&running.node)) {
+            found.entry(model).or_default().push(node);
         }
     }
-    counts
+    found
 }

@@ -3,17 +3,21 @@
 //! Every layout of the problem is a point of it, whatever its accelerators are called, so its relaxation is a true
 //! bound: cards are looked at one by one (patterns), hosts and quotas in sum.
 
+// Size: rows, objective and prices read the same columns; parts of it elsewhere would only pass them around.
+
 use std::collections::BTreeMap;
 
 use super::floor::counted;
 use super::goal::Goal;
 use super::groups::Groups;
+use super::hedge;
+use super::pack;
 use super::price::{Part, price};
 use crate::base::GIB;
 use crate::placement::exact::columns::merged;
 use crate::placement::layout::is_pinned;
-use crate::placement::milp;
-use crate::placement::milp::{Late, Linear, Program, Relaxed, Row};
+use crate::placement::milp::{self, Late, Linear, Next, Program, Relaxed, Row};
+use crate::placement::ports::{needed, row};
 use crate::placement::{Limits, Term};
 
 /// A multiset of items on one card of a type.
@@ -49,7 +53,11 @@ pub struct Master<'g, 'p> {
     /// Per way: running instances that stay.
     pub stays: Vec<Vec<Stay>>,
     /// Per kind: replicas up to the minimum.
-    least: Vec<usize>,
+    pub least: Vec<usize>,
+    /// Per kind: replicas up to the minimum that outlast losses of spot nodes.
+    outlasting: Vec<Option<usize>>,
+    /// Per kind: nodes beyond the first that its models are on, where they should share few.
+    beyond: Vec<Option<usize>>,
     /// Per kind: instances that lose their place to others.
     displaced: Vec<Option<usize>>,
     busiest: Option<usize>,
@@ -57,8 +65,8 @@ pub struct Master<'g, 'p> {
     pub cover: Vec<usize>,
     /// Per card type: the row of its cards.
     pub cards: Vec<usize>,
-    /// Per item: how many copies may lie on one card.
-    most: Vec<u32>,
+    /// Per item: how many copies may lie on one card, or on one node.
+    pub most: Vec<u32>,
 }
 
 /// What a relaxation proved and chose.
@@ -70,12 +78,18 @@ pub struct Proof {
     pub point: Vec<f64>,
     /// Values of the patterns, in the order of the pool.
     pub patterns: Vec<f64>,
+    /// Prices of the rows that prove the bound, the further rows last; none is above 0.
+    pub prices: Vec<f64>,
     /// Whether the clock ended it.
     pub aborted: bool,
 }
 
 /// Rounds of pricing per tier.
-const ROUNDS: usize = 150;
+const ROUNDS: usize = 400;
+/// Share of the prices that gave the best bound in those at which patterns are looked for, and by how much less it is
+/// at the next try where that found none.
+const CENTRE: f64 = 0.8;
+const CENTRE_STEP: f64 = 0.2;
 /// Simplex iterations per run.
 const ITERATIONS: i32 = 400_000;
 /// Relative distance of value and bound at which pricing ends.
@@ -91,6 +105,8 @@ impl<'g, 'p> Master<'g, 'p> {
             near: Vec::new(),
             stays: Vec::new(),
             least: Vec::new(),
+            outlasting: Vec::new(),
+            beyond: Vec::new(),
             displaced: Vec::new(),
             busiest: None,
             cover: Vec::new(),
@@ -101,10 +117,13 @@ impl<'g, 'p> Master<'g, 'p> {
         this.demand();
         this.supply();
         this.hosts();
+        this.ports();
         this.wide();
         this.spread();
         this.quotas();
         this.balance();
+        this.outlasting = hedge::rows(&mut this);
+        this.beyond = pack::rows(&mut this);
         this
     }
 
@@ -115,7 +134,8 @@ impl<'g, 'p> Master<'g, 'p> {
             let usable = way.fresh && kind.room > 0;
             let column = usable.then(|| self.program.column(0.0, f64::from(kind.room), true));
             self.fresh.push(column);
-            let most = (near as f64 * self.per_node(index)).min(f64::from(kind.room));
+            // On a processor no card limits the copies of a node.
+            let most = if near == 0 { 0.0 } else { (near as f64 * self.per_node(index)).min(f64::from(kind.room)) };
             self.near.push((usable && most > 0.0).then(|| self.program.column(0.0, most, true)));
             let protected = self.groups.problem.models[kind.models[0]].protected;
             let mut stays = Vec::new();
@@ -125,9 +145,27 @@ impl<'g, 'p> Master<'g, 'p> {
                 stays.push(Stay { weight: *weight as f64 / 1_000.0, count: *count, column });
             }
             self.stays.push(stays);
-            for (item, _) in &way.takes {
-                self.most[*item] = self.most[*item].max(kind.room);
-            }
+        }
+        self.most();
+    }
+
+    /// On one node no more copies lie on an item than its kinds may have; of a kind that is spread, one per model.
+    fn most(&mut self) {
+        let groups = self.groups;
+        let mut kinds: Vec<Vec<usize>> = vec![Vec::new(); groups.items.len()];
+        for way in &groups.ways {
+            way.takes.iter().for_each(|(item, _)| kinds[*item].push(way.kind));
+        }
+        for (item, mut kinds) in kinds.into_iter().enumerate() {
+            kinds.sort_unstable();
+            kinds.dedup();
+            let most = |kind: &usize| {
+                let kind = &groups.kinds[*kind];
+                let demand = &groups.problem.models[kind.models[0]];
+                let spread = demand.spread_by.is_some() && !demand.protected;
+                if spread { kind.room.min(kind.models.len() as u32) } else { kind.room }
+            };
+            self.most[item] = kinds.iter().map(most).fold(0, u32::saturating_add);
         }
     }
 
@@ -192,10 +230,15 @@ impl<'g, 'p> Master<'g, 'p> {
         let better = fresh(&|way| groups.deficit(way) < worst);
         let most = claims.iter().copied().max().unwrap_or(0);
         if most > 0 {
+            let gains = self.gains(index, displaced);
             let column = self.program.column(0.0, f64::from(claims.iter().sum::<u32>()), false);
             let mut limit: Linear = all.into_iter().map(|(c, f)| (c, f * f64::from(most))).collect();
             limit.push((column, 1.0));
             self.program.at_most(limit, 0.0);
+            // A model that gains has more copies than its claim; one that does not has lost what is missing of it.
+            let mut limit: Linear = gains.into_iter().map(|(c, f)| (c, -f * f64::from(most))).collect();
+            limit.push((column, 1.0));
+            self.program.at_most(merged(limit), -f64::from(most) * f64::from(kind.claim));
             row.push((column, -1.0));
         }
         if !better.is_empty() && !groups.problem.models[kind.models[0]].protected {
@@ -206,6 +249,13 @@ impl<'g, 'p> Master<'g, 'p> {
             row.push((column, -1.0));
         }
         self.program.at_most(row, -f64::from(kind.claim));
+    }
+
+    /// Copies of a kind and what it lost: beyond its claim by at least the number of models that gain.
+    fn gains(&self, kind: usize, displaced: usize) -> Linear {
+        let mut all = self.placed(kind);
+        all.push((displaced, 1.0));
+        all
     }
 
     fn supply(&mut self) {
@@ -235,8 +285,35 @@ impl<'g, 'p> Master<'g, 'p> {
         }
         for (class, row) in rows {
             let nodes = &self.groups.classes[class].nodes;
-            let most: u64 = nodes.iter().map(|n| self.groups.capacities.host[*n]).sum();
+            let most: u64 = nodes.iter().map(|n| self.groups.capacities.bound.host[*n]).sum();
             self.program.at_most(merged(row), most as f64 / GIB as f64 + 1e-6);
+        }
+    }
+
+    /// Ports of a class in sum, where all new copies could take more than there are.
+    fn ports(&mut self) {
+        let groups = self.groups;
+        let room: u64 = groups.kinds.iter().map(|kind| u64::from(kind.room)).sum();
+        for (index, class) in groups.classes.iter().enumerate() {
+            let limits: Option<Vec<(u32, u32)>> = class.nodes.iter().map(|node| groups.ports.limit(*node)).collect();
+            let Some(limits) = limits else { continue };
+            let sum = |of: fn(&(u32, u32)) -> u32| limits.iter().map(|limit| u64::from(of(limit))).sum::<u64>();
+            let (all, rows) = (sum(|limit| limit.0), sum(|limit| limit.1));
+            if all >= room * (1 + u64::from(row())) && rows >= room {
+                continue;
+            }
+            let (mut taken, mut taken_rows) = (Linear::new(), Linear::new());
+            for (way, _) in groups.ways.iter().enumerate().filter(|(_, way)| way.class == index) {
+                let held = needed(groups.sample(way).engine);
+                for column in self.fresh[way].into_iter().chain(self.near[way]) {
+                    taken.push((column, f64::from(held.all)));
+                    taken_rows.extend(held.row.then_some((column, 1.0)));
+                }
+            }
+            if !taken.is_empty() {
+                self.program.at_most(merged(taken), all as f64);
+                self.program.at_most(merged(taken_rows), rows as f64);
+            }
         }
     }
 
@@ -332,16 +409,21 @@ impl<'g, 'p> Master<'g, 'p> {
         }
         let busiest = self.program.column(0.0, 16.0, false);
         let mut rows: BTreeMap<usize, Linear> = BTreeMap::new();
-        for (index, way) in groups.ways.iter().enumerate() {
+        for index in 0..groups.ways.len() {
             let shape = groups.sample(index);
-            let share = shape.per_accelerator.total_bytes() as f64 * f64::from(shape.ranks);
-            let nodes = &groups.classes[way.class].nodes;
-            let memory: u64 =
-                nodes.iter().flat_map(|n| &groups.problem.nodes[*n].accelerators).map(|a| a.total_bytes).sum();
-            let share = share / (memory as f64).max(1.0);
-            rows.entry(way.class).or_default().extend(self.columns(index).map(|c| (c, share)));
+            let own = (shape.node, shape.per_accelerator.total_bytes(), shape.ranks);
+            let further = shape.further.iter().map(|part| (part.node, part.per_accelerator.total_bytes(), part.ranks));
+            for (node, bytes, ranks) in std::iter::once(own).chain(further) {
+                let class = groups.class_of[node];
+                let nodes = groups.classes[class].nodes.iter();
+                let memory: u64 =
+                    nodes.flat_map(|n| &groups.problem.nodes[*n].accelerators).map(|a| a.total_bytes).sum();
+                let share = bytes as f64 * f64::from(ranks) / (memory as f64).max(1.0);
+                rows.entry(class).or_default().extend(self.columns(index).map(|c| (c, share)));
+            }
         }
-        for mut row in rows.into_values() {
+        for row in rows.into_values() {
+            let mut row = merged(row);
             row.push((busiest, -1.0));
             self.program.at_most(row, 0.0);
         }
@@ -363,6 +445,10 @@ impl<'g, 'p> Master<'g, 'p> {
                 };
                 (row, 0.0)
             }
+            Goal::Hedge(rank) => {
+                let columns = kinds(*rank).filter_map(|k| self.outlasting[k]);
+                (columns.map(|c| (c, -1.0)).collect(), 0.0)
+            }
             Goal::Tail(tier) => {
                 let mut all = Linear::new();
                 let mut constant = 0.0;
@@ -376,9 +462,12 @@ impl<'g, 'p> Master<'g, 'p> {
         }
     }
 
-    fn term(&self, term: Term) -> (Linear, f64) {
+    pub fn term(&self, term: Term) -> (Linear, f64) {
         if term == Term::Balance {
             return (self.busiest.map(|c| (c, 1.0)).into_iter().collect(), 0.0);
+        }
+        if term == Term::Pack {
+            return (self.beyond.iter().flatten().map(|c| (*c, 1.0)).collect(), 0.0);
         }
         let mut row = Linear::new();
         let mut constant = 0.0;
@@ -432,6 +521,23 @@ impl<'g, 'p> Master<'g, 'p> {
         Late { rows, max: f64::INFINITY }
     }
 
+    /// Cards that hold a part of an item after the other without regard to their ends: with these, prices begin at those
+    /// of memory.
+    fn by_volume(&self) -> Vec<Late> {
+        let groups = self.groups;
+        let mut all = Vec::new();
+        for (item, of) in groups.items.iter().enumerate() {
+            for card in &of.types {
+                let fit = groups.types[*card].capacity as f64 / (groups.size(item, *card) as f64).max(1.0);
+                if fit >= 1.0 {
+                    let rows = vec![(self.cover[item], -fit), (self.cards[*card], 1.0)];
+                    all.push(Late { rows, max: f64::INFINITY });
+                }
+            }
+        }
+        all
+    }
+
     /// For every item as many as fit on a card, so that no item is without a pattern.
     pub fn simple(&self) -> Vec<Pattern> {
         let groups = self.groups;
@@ -450,11 +556,18 @@ impl<'g, 'p> Master<'g, 'p> {
 
     /// The optimum of a goal without integrality under the rows of earlier ones. New patterns go to the pool. Ends
     /// early where the bound is at least `enough`: then the incumbent cannot be beaten by more than is accepted.
+    ///
+    /// Patterns are looked for at prices between those of the last optimum and those that gave the best bound so far:
+    /// the prices of an optimum over few patterns are far from the last ones, and each way off.
     pub fn relax(&self, goal: &Goal, rows: &[Row], pool: &mut Vec<Pattern>, enough: f64, limits: &Limits) -> Proof {
         let (objective, constant) = self.linear(goal);
         let mut proof = Proof::default();
-        let late: Vec<Late> = pool.iter().map(|p| self.late(p)).collect();
+        let start = self.by_volume();
+        let volumes = start.len();
+        let late: Vec<Late> = start.into_iter().chain(pool.iter().map(|p| self.late(p))).collect();
+        let lagrangian = Lagrangian::new(&self.program, rows, &objective);
         let mut bound = f64::NEG_INFINITY;
+        let mut centre: Option<Vec<f64>> = None;
         let mut rounds = 0;
         let mut known: std::collections::BTreeSet<Pattern> = pool.iter().cloned().collect();
         let ended = milp::relax(
@@ -465,48 +578,105 @@ impl<'g, 'p> Master<'g, 'p> {
             (ITERATIONS, limits.abort_s),
             &mut |relaxed: &Relaxed| {
                 rounds += 1;
-                let (new, least) = self.price(relaxed);
-                bound = bound.max(least);
-                let new: Vec<Pattern> = new.into_iter().filter(|p| known.insert(p.clone())).collect();
-                let close = relaxed.value - bound <= CLOSE * relaxed.value.abs().max(1.0);
-                if close || rounds >= ROUNDS || bound + constant >= enough {
-                    return Vec::new();
+                let duals: Vec<f64> = relaxed.duals.iter().map(|dual| dual.min(0.0)).collect();
+                let mut share = if centre.is_some() { CENTRE } else { 0.0 };
+                let mut new: Vec<Pattern> = Vec::new();
+                loop {
+                    let mut prices = match &centre {
+                        Some(centre) => centre.iter().zip(&duals).map(|(a, b)| share * a + (1.0 - share) * b).collect(),
+                        None => duals.clone(),
+                    };
+                    let found = self.price(&mut prices);
+                    let least = lagrangian.value(&prices);
+                    if least > bound {
+                        (bound, centre) = (least, Some(prices));
+                    }
+                    new.extend(found.into_iter().filter(|p| self.worth(p, &duals) > 0.0 && known.insert(p.clone())));
+                    if !new.is_empty() || share == 0.0 {
+                        break;
+                    }
+                    share = (share - CENTRE_STEP).max(0.0);
                 }
-                let late = new.iter().map(|p| self.late(p)).collect();
+                let close = relaxed.value - bound <= CLOSE * relaxed.value.abs().max(1.0);
+                if rounds > 1 && (close || rounds >= ROUNDS) || bound + constant >= enough {
+                    return Next::default();
+                }
+                let more = new.iter().map(|p| self.late(p)).collect();
                 pool.extend(new);
-                late
+                Next { more, out: if rounds == 1 { 0..volumes } else { 0..0 } }
             },
         );
         proof.aborted = ended.aborted;
         if bound.is_finite() {
             proof.bound = Some(bound + constant);
+            proof.prices = centre.unwrap_or_default();
         }
         if let Some(last) = ended.last {
             proof.point = last.point;
-            proof.patterns = last.late;
+            proof.patterns = last.late.get(volumes..).unwrap_or_default().to_vec();
         }
         proof
     }
 
-    /// Patterns that are worth more than their card, and what no point can be below at these prices.
-    fn price(&self, relaxed: &Relaxed) -> (Vec<Pattern>, f64) {
+    /// By how much a pattern is worth more than its card.
+    pub fn worth(&self, pattern: &Pattern, duals: &[f64]) -> f64 {
+        let value: f64 = pattern.items.iter().map(|(item, n)| -duals[self.cover[*item]] * f64::from(*n)).sum();
+        value + duals[self.cards[pattern.card]] - 1e-7
+    }
+
+    /// Patterns that are worth more than their card; the prices of the cards become such that none is.
+    fn price(&self, duals: &mut [f64]) -> Vec<Pattern> {
         let groups = self.groups;
         let mut patterns = Vec::new();
-        let mut bound = relaxed.value;
         let mut parts: Vec<Vec<Part>> = vec![Vec::new(); groups.types.len()];
         for (item, of) in groups.items.iter().enumerate() {
-            let value = -relaxed.duals[self.cover[item]];
+            let value = -duals[self.cover[item]];
             for card in of.types.iter().filter(|_| value > 0.0) {
                 parts[*card].push(Part { item, size: groups.size(item, *card), value, most: self.most[item] });
             }
         }
         for (card, parts) in parts.into_iter().enumerate() {
-            let of = &groups.types[card];
-            let worth = -relaxed.duals[self.cards[card]];
-            let priced = price(parts, of.capacity, worth.max(0.0));
-            bound -= of.cards as f64 * (priced.bound - worth).max(0.0);
+            let row = self.cards[card];
+            let priced = price(parts, groups.types[card].capacity, -duals[row]);
+            duals[row] = -priced.bound.max(0.0);
             patterns.extend(priced.patterns.into_iter().map(|items| Pattern { card, items }));
         }
-        (patterns, bound)
+        patterns
+    }
+}
+
+/// What no point can be below at given prices of the rows.
+pub struct Lagrangian<'m> {
+    program: &'m Program,
+    rows: &'m [Row],
+    costs: Vec<f64>,
+}
+
+impl<'m> Lagrangian<'m> {
+    /// Of a program with further rows and an objective.
+    pub fn new(program: &'m Program, rows: &'m [Row], objective: &Linear) -> Self {
+        let mut costs = vec![0.0; program.columns.len()];
+        objective.iter().for_each(|(column, factor)| costs[*column] += factor);
+        Self { program, rows, costs }
+    }
+
+    /// What a column costs more than it gives at these prices, by column.
+    pub fn reduced(&self, duals: &[f64]) -> Vec<f64> {
+        let mut reduced = self.costs.clone();
+        for (row, dual) in self.program.rows.iter().chain(self.rows).zip(duals).filter(|(_, dual)| **dual < 0.0) {
+            row.terms.iter().for_each(|(column, factor)| reduced[*column] -= dual * factor);
+        }
+        reduced
+    }
+
+    /// The bound, where no pattern is worth more than its card; no price is above 0.
+    fn value(&self, duals: &[f64]) -> f64 {
+        let rows = self.program.rows.iter().chain(self.rows);
+        let fixed: f64 = rows.zip(duals).map(|(row, dual)| row.limit * dual).sum();
+        let columns = self.program.columns.iter().zip(self.reduced(duals));
+        fixed
+            + columns
+                .map(|(column, reduced)| reduced * if reduced > 0.0 { column.min } else { column.max })
+                .sum::<f64>()
     }
 }

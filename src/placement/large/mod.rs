@@ -5,8 +5,9 @@
 //! `evict` makes way for ranks that may displace others. `master` writes the tiers as a linear program whose columns
 //! are counts of copies and of card patterns, which `price` finds as they are needed: its optimum is the true bound.
 //! `whole` solves the same in whole numbers over those patterns, `realise` brings the counts to named machines, `polish`
-//! betters single copies; `goal` is what a tier measures in a layout, `run` goes through the tiers and keeps the best,
-//! `apart` does so with every part that nothing connects to the others.
+//! betters single copies, `prove` shows that nothing much better exists; `goal` is what a tier measures in a layout, `run` goes through the tiers and keeps the best,
+//! `apart` does so with every part that nothing connects to the others. `hedge` knows how many replicas outlast losses of
+//! spot nodes, `pack` on how many nodes a model is, `near` what traffic costs.
 
 mod apart;
 mod evict;
@@ -14,9 +15,13 @@ mod fill;
 mod floor;
 mod goal;
 mod groups;
+mod hedge;
 mod master;
+mod near;
+mod pack;
 mod polish;
 mod price;
+mod prove;
 mod realise;
 mod run;
 mod whole;

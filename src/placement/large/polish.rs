@@ -74,10 +74,16 @@ pub fn polish(groups: &Groups<'_>, master: &Master<'_, '_>, floor: &mut Floor<'_
             if open.is_empty() {
                 continue;
             }
+            let outlast = floor.survivors(copy.model);
             floor.take(slot);
             let found = open.into_iter().find_map(|way| floor.place(copy.model, way));
+            let slot = floor.put(found.as_ref().map_or(&copy, |(better, _)| better).clone());
+            if floor.survivors(copy.model) < outlast {
+                floor.take(slot);
+                floor.put(copy);
+                continue;
+            }
             moved |= found.is_some();
-            floor.put(found.map_or(copy, |(better, _)| better));
         }
         if !moved {
             break;

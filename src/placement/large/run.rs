@@ -7,17 +7,20 @@ use super::fill::{self, Order};
 use super::floor::Floor;
 use super::goal::{Facts, Goal};
 use super::groups::Groups;
-use super::master::{Master, Pattern};
+use super::master::{Master, Pattern, Proof};
+use super::near::{draw_near, within_limits};
+use super::pack::gather;
 use super::polish::polish;
-use super::realise::realise;
+use super::prove::prove;
+use super::realise::{lying, realise};
 use super::whole;
 use crate::placement::exact::tiers::{Event, Watch};
 use crate::placement::layout::Layout;
 use crate::placement::milp::{Linear, Row};
 use crate::placement::{Limits, Problem, Term};
 
-/// Where a decided tier stands among all: of minimum replicas, desired ones or the problem's own; the rank and whether
-/// its models may displace none, or its index; last the rank whose displaced instances follow.
+/// Where a decided tier stands among all: of minimum replicas, those that outlast losses, desired ones or the problem's
+/// own; the rank and whether its models may displace none, or its index; last the rank whose displaced instances follow.
 pub type Place = (u8, Reverse<u32>, bool, Option<Reverse<u32>>);
 
 /// A tier of a part of a problem.
@@ -47,8 +50,8 @@ pub struct Solved {
 }
 
 /// Solves all tiers of a large problem, or of a part of one, whose accelerators cost so much.
-pub fn solve(problem: &Problem, costs: Vec<Vec<f64>>, limits: &Limits, events: Watch<'_>) -> Solved {
-    let groups = Groups::new(problem, costs);
+pub fn solve(problem: &Problem, costs: Vec<Vec<f64>>, hedge: u32, limits: &Limits, events: Watch<'_>) -> Solved {
+    let groups = Groups::new(problem, costs, hedge);
     let mut run = Run::new(&groups, limits, events);
     run.least_displaced(u32::MAX);
     let mut ranks: Vec<u32> = problem.models.iter().map(|m| m.rank).collect();
@@ -61,6 +64,9 @@ pub fn solve(problem: &Problem, costs: Vec<Vec<f64>>, limits: &Limits, events: W
                     run.replicas(minimum, *rank, preempts);
                 }
             }
+        }
+        if minimum && hedge > 0 {
+            ranks.iter().for_each(|rank| run.hedge(*rank));
         }
     }
     (0..problem.tail.len()).for_each(|tier| run.tail(tier));
@@ -87,14 +93,13 @@ struct Run<'g, 'p> {
     reached: Vec<(Goal, f64)>,
     /// Per victims' rank: displaced instances may not be more.
     displaced: BTreeMap<u32, f64>,
-    /// Tiers of replicas, with those that count besides.
-    counted: Vec<(Place, Goal, f64)>,
+    /// Tiers of replicas, with those that count besides, and what might be displaced then.
+    counted: Vec<(Place, Goal, f64, BTreeMap<u32, f64>)>,
     floor: Floor<'g, 'p>,
     tiers: BTreeMap<Place, Decided>,
     /// The tier that is looked at.
     at: Place,
     tried: BTreeSet<(Goal, bool)>,
-    events: Watch<'g>,
     /// Whether nearly everything that is placed runs already.
     quiet: bool,
     aborted: bool,
@@ -107,7 +112,7 @@ struct Bounded {
 }
 
 impl<'g, 'p> Run<'g, 'p> {
-    fn new(groups: &'g Groups<'p>, limits: &'g Limits, events: Watch<'g>) -> Self {
+    fn new(groups: &'g Groups<'p>, limits: &'g Limits, events: Watch<'_>) -> Self {
         let master = Master::new(groups);
         events.tell(Event::Columns { columns: master.program.columns.len(), rows: master.program.rows.len() });
         let mut pool = master.simple();
@@ -127,7 +132,6 @@ impl<'g, 'p> Run<'g, 'p> {
             tiers: BTreeMap::new(),
             at: (0, Reverse(0), false, None),
             tried: BTreeSet::new(),
-            events,
             quiet: false,
             aborted: false,
         };
@@ -135,7 +139,7 @@ impl<'g, 'p> Run<'g, 'p> {
         let placed = this.floor.copies.iter().flatten();
         let (kept, fresh) = placed.fold((0, 0), |(k, f), c| if c.kept.is_some() { (k + 1, f) } else { (k, f + 1) });
         this.quiet = fresh * QUIET < kept;
-        this.events.tell(Event::Incumbent);
+        events.tell(Event::Incumbent);
         this
     }
 
@@ -182,10 +186,8 @@ impl<'g, 'p> Run<'g, 'p> {
             }
             let solved = self.minimise(&Goal::Displaced(rank), 0.0, 0.0);
             self.displaced.insert(rank, solved.value);
-            if solved.value > 0.5 {
-                self.at.3 = Some(Reverse(rank));
-                self.record(format!("displaced instances, rank {rank}"), solved.value, solved.bound);
-            }
+            self.at.3 = Some(Reverse(rank));
+            self.record(format!("displaced instances, rank {rank}"), solved.value, solved.bound);
         }
     }
 
@@ -205,44 +207,89 @@ impl<'g, 'p> Run<'g, 'p> {
             self.displaced.retain(|victims, _| *victims >= rank);
         }
         let lifted = before != self.displaced.len();
-        self.at = (u8::from(!minimum) + 1, Reverse(rank), !preempts, None);
+        self.at = (if minimum { 1 } else { 3 }, Reverse(rank), !preempts, None);
         let goal = Goal::Replicas { minimum, rank, preempts };
+        if preempts && Facts::of(self.groups, &self.floor.layout()).value(&goal) > 1e-6 - f64::from(most) {
+            let mut better = self.floor.clone();
+            fill::displace(self.groups, &mut better, rank, minimum);
+            self.accept(&goal, better);
+        }
         let solved = self.minimise(&goal, -f64::from(most), 0.0);
         self.reached.push((goal, solved.value));
         let kind = if minimum { "minimum" } else { "desired" };
         let preempting = if preempts { ", preempting" } else { "" };
         let name = format!("{kind} replicas, rank {rank}{preempting}");
-        self.counted.push((self.at, Goal::Replicas { minimum, rank, preempts }, f64::from(pinned)));
+        let goal = Goal::Replicas { minimum, rank, preempts };
+        self.counted.push((self.at, goal, f64::from(pinned), self.displaced.clone()));
         self.record(name, f64::from(pinned) - solved.value, f64::from(pinned) - solved.bound);
         if lifted {
             self.least_displaced(rank);
         }
     }
 
+    /// Replicas up to the minimum that the worst losses of spot nodes leave. Nothing that runs moves for it.
+    fn hedge(&mut self, rank: u32) {
+        let problem = self.groups.problem;
+        let models = problem.models.iter().filter(|model| model.rank == rank);
+        let most: u32 = models.map(|model| model.min).sum();
+        if most == 0 {
+            return;
+        }
+        let goal = Goal::Hedge(rank);
+        self.at = (2, Reverse(rank), false, None);
+        let solved = self.minimise(&goal, -f64::from(most), 0.0);
+        self.reached.push((goal.clone(), solved.value));
+        self.counted.push((self.at, goal, 0.0, self.displaced.clone()));
+        let losses = self.groups.hedge;
+        let plural = if losses == 1 { "" } else { "es" };
+        self.record(
+            format!("replicas that outlast {losses} spot loss{plural}, rank {rank}"),
+            -solved.value,
+            -solved.bound,
+        );
+    }
+
     fn tail(&mut self, tier: usize) {
         let goal = Goal::Tail(tier);
-        self.at = (3, Reverse(u32::MAX - tier as u32), false, None);
+        self.at = (4, Reverse(u32::MAX - tier as u32), false, None);
         if tier == 0 {
             let mut better = self.floor.clone();
             polish(self.groups, &self.master, &mut better);
             self.accept(&goal, better);
+            self.gather(&goal);
         }
         let solved = self.minimise(&goal, 0.0, self.limits.large_gap);
         self.reached.push((goal, solved.value));
         self.record(self.groups.problem.tail[tier].name.clone(), solved.value, solved.bound);
     }
 
+    /// Brings models together that should share few nodes, and nearer to what they talk to.
+    fn gather(&mut self, goal: &Goal) {
+        if self.groups.flows.is_some() {
+            let mut better = self.floor.clone();
+            draw_near(self.groups, &mut better);
+            self.accept(goal, better);
+        }
+        if self.groups.problem.models.iter().any(|model| model.pack) {
+            let mut better = self.floor.clone();
+            gather(self.groups, &mut better);
+            self.accept(goal, better);
+        }
+    }
+
     fn record(&mut self, name: String, value: f64, bound: f64) {
-        self.events.tell(Event::Tier);
         self.tiers.insert(self.at, Decided { name, value, bound });
     }
 
-    /// Later tiers may have brought more replicas than an earlier one asked for: what is told is what the layout has.
+    /// Later tiers may have brought more replicas than an earlier one found: what is told is what the layout has, as far
+    /// as that was possible when the tier was looked at. What displacing others brought since then is not its own.
     fn what_was_reached(&mut self, facts: &Facts<'_, '_>) {
-        for (at, goal, pinned) in std::mem::take(&mut self.counted) {
+        for (at, goal, pinned, displaced) in std::mem::take(&mut self.counted) {
+            if displaced.iter().any(|(rank, limit)| facts.value(&Goal::Displaced(*rank)) > limit + 1e-6) {
+                continue;
+            }
             if let Some(tier) = self.tiers.get_mut(&at) {
-                tier.value = tier.value.max(pinned - facts.value(&goal));
-                tier.bound = tier.bound.max(tier.value);
+                tier.value = tier.value.max((pinned - facts.value(&goal)).min(tier.bound));
             }
         }
     }
@@ -270,6 +317,7 @@ impl<'g, 'p> Run<'g, 'p> {
         let displaced = matches!(goal, Goal::Displaced(_));
         let lowest = self.groups.kinds.iter().map(|k| k.rank).min();
         let last = matches!(goal, Goal::Replicas { minimum: false, rank, .. } if Some(*rank) == lowest);
+        let mut closer = f64::NEG_INFINITY;
         for around in [Some(&proof), None] {
             let share = (value - bound) / value.abs().max(1.0);
             let small = self.quiet && (!matches!(goal, Goal::Replicas { .. }) || share <= RESTLESS);
@@ -279,18 +327,40 @@ impl<'g, 'p> Run<'g, 'p> {
             if accepted(value) || small || enough || again {
                 break;
             }
-            self.events.tell(Event::Search);
+            // Where what was found is good, no further search has to say so.
+            if around.is_none() && !whole {
+                closer = self.closer(goal, &rows, &proof, value, gap);
+                if value - closer <= 1e-6 + gap * value.abs().max(1.0) {
+                    break;
+                }
+            }
             let counts = whole::minimise(&self.master, goal, &rows, &self.pool, around, close, self.limits);
             let Some(counts) = counts else { continue };
             self.aborted |= counts.aborted;
             let mut floor = realise(self.groups, &counts);
+            if let Goal::Replicas { minimum, rank, preempts: true } = goal {
+                fill::displace(self.groups, &mut floor, *rank, *minimum);
+            }
             if !whole {
                 polish(self.groups, &self.master, &mut floor);
             }
-            self.accept(goal, floor);
+            if self.accept(goal, floor) && !whole {
+                self.gather(goal);
+            }
             value = Facts::of(self.groups, &self.floor.layout()).value(goal);
         }
+        let mut bound = bound.max(closer);
+        if !whole && value - bound > 1e-6 + gap * value.abs().max(1.0) {
+            bound = bound.max(self.closer(goal, &rows, &proof, value, gap));
+        }
         Bounded { value, bound: bound.min(value) }
+    }
+
+    /// The bound that is not further from a value than is accepted, if that can be shown.
+    fn closer(&self, goal: &Goal, rows: &[Row], proof: &Proof, value: f64, gap: f64) -> f64 {
+        let enough = value - gap * value.abs().max(1.0);
+        let found = prove(&self.master, goal, rows, proof, enough, self.limits);
+        found.or(proof.bound).unwrap_or(f64::NEG_INFINITY)
     }
 
     /// Takes machines whose layout holds what earlier tiers reached and is better in this one.
@@ -300,6 +370,7 @@ impl<'g, 'p> Run<'g, 'p> {
         let within = |goal: &Goal, limit: f64| facts.value(goal) <= limit + 1e-6 * limit.abs().max(1.0);
         let holds = self.reached.iter().all(|(goal, limit)| within(goal, *limit))
             && self.displaced.iter().all(|(rank, limit)| within(&Goal::Displaced(*rank), *limit));
+        let holds = holds && (!self.groups.limited || within_limits(self.groups.problem, &floor.layout()));
         let gain = old - facts.value(goal);
         let better = holds && gain > 1e-9 * old.abs().max(1.0) && self.worth(goal, &floor, gain);
         if better {
@@ -345,19 +416,8 @@ impl<'g, 'p> Run<'g, 'p> {
 
 /// What lies on the cards of the machines, as patterns.
 fn patterns(groups: &Groups<'_>, floor: &Floor<'_, '_>) -> Vec<Pattern> {
-    let mut cards: BTreeMap<(usize, usize), BTreeMap<usize, u32>> = BTreeMap::new();
-    for copy in floor.copies.iter().flatten() {
-        let Some(way) = groups.ways.get(groups.way_of[copy.model][copy.shape]) else { continue };
-        let own = std::iter::once((copy.node, &copy.accelerators));
-        let all = own.chain(copy.further.iter().map(|(node, on)| (*node, on))).filter(|(_, on)| !on.is_empty());
-        for ((node, on), (item, _)) in all.zip(&way.takes) {
-            for position in on {
-                *cards.entry((node, *position)).or_default().entry(*item).or_default() += 1;
-            }
-        }
-    }
     let mut patterns = Vec::new();
-    for ((node, position), items) in cards {
+    for ((node, position), items) in lying(groups, floor) {
         let types = &groups.classes[groups.class_of[node]].types;
         let of = |t: &&usize| groups.types[**t].positions.contains(&position);
         if let Some(card) = types.iter().find(of) {

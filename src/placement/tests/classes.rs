@@ -22,7 +22,7 @@ fn model(rules: &str) -> String {
 
 fn found(kind: crate::base::EngineKind, version: &str) -> Option<Vec<EngineFound>> {
     let version = Some(version.to_owned());
-    Some(vec![EngineFound { kind, version, path: "/opt/vllm/bin/vllm".into(), problem: None }])
+    Some(vec![EngineFound { kind, version, path: "/opt/vllm/bin/vllm".into(), problem: None, rpc_server: None }])
 }
 
 fn complete(revision: &str) -> WeightsFound {

@@ -258,6 +258,36 @@ fn spread_and_quotas_hold_in_a_large_cluster() {
     assert!(cards > 0 && cards <= 9 && bytes <= 200 * GIB, "{cards} cards, {bytes} bytes");
 }
 
+#[test]
+fn losses_of_spot_nodes_are_outlasted_in_a_large_cluster() {
+    let mut problem = cluster(30, 0.7, 5);
+    // All may be taken away but those of the first type.
+    for (index, node) in problem.nodes.iter_mut().enumerate() {
+        node.spot = index % TYPES.len() != 0;
+    }
+    let tiers = |problem: &Problem| {
+        let placement = solve(problem);
+        assert_eq!(check(problem, &placement), Vec::<String>::new());
+        placement.solver.tiers
+    };
+    let without = tiers(&problem);
+    assert!(without.iter().all(|tier| !tier.name.contains("outlast")));
+    problem.spot_hedge = 1;
+    let with = tiers(&problem);
+    let (mut value, mut bound) = (0.0, 0.0);
+    for tier in with.iter().filter(|tier| tier.name.contains("outlast")) {
+        assert!(tier.value <= tier.bound, "{tier:?}");
+        (value, bound) = (value + tier.value, bound + tier.bound);
+    }
+    // What none can have is known, and most of what is possible is reached.
+    let wanted: f64 = problem.models.iter().map(|model| f64::from(model.min)).sum();
+    println!("{value} of {wanted} outlast a loss, {bound} at most");
+    assert!(bound <= wanted && value * 10.0 >= bound * 8.0, "{value} of {bound}");
+    for (before, after) in without.iter().zip(&with).filter(|(before, _)| before.name.starts_with("minimum")) {
+        assert_eq!((&before.name, before.value), (&after.name, after.value));
+    }
+}
+
 /// Three clusters that nothing connects, as one problem.
 fn apart() -> Problem {
     let mut whole = Problem { tail: weighted_tail(), ..Problem::default() };

@@ -82,10 +82,12 @@ fn what_runs_stays_although_it_took_more_than_there_should_be() {
         assert_eq!((placed.node.as_str(), placed.because.as_str()), ("a", "already runs here"), "{used}");
         assert!(bytes(&found) >= used);
     }
-    // Where others took the memory, it is another matter: nothing makes room for that.
+    // Where others took the memory too: it stays, and nothing new could have its place.
     let mut taken = calibrated(running(one, 18 * GIB), 18 * GIB);
     taken.nodes[0].accelerators[0].memory.free_bytes = Some(0);
     taken.nodes[0].accelerators[0].processes[0].used_bytes = Some(10 * GIB);
+    assert!(run(MODEL, &taken, &both()).instances[0].held.is_some());
+    taken.nodes[0].instances[0].state = InstanceState::Failed;
     assert!(run(MODEL, &taken, &both()).instances.is_empty());
 }
 

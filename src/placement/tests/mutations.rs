@@ -82,6 +82,7 @@ fn part(node: &str, uuid: &str) -> Elsewhere {
         accelerators: vec![uuid.to_owned()],
         per_accelerator: vec![memory(6 * GIB)],
         host: PlacedMemory::default(),
+        worker: None,
     }
 }
 

@@ -56,7 +56,12 @@ pub fn node(name: &str, accelerators: Vec<AcceleratorSupply>) -> NodeSupply {
         labels: BTreeMap::from([("node".to_owned(), name.to_owned())]),
         accelerators,
         host_capacity_bytes: 256 * GIB,
-        engines: vec![EngineSupply { kind: EngineKind::Vllm, version: None, program: "/bin/vllm".to_owned() }],
+        engines: vec![EngineSupply {
+            kind: EngineKind::Vllm,
+            version: None,
+            program: "/bin/vllm".to_owned(),
+            worker: None,
+        }],
         reachable: true,
         member: true,
         ..NodeSupply::default()
@@ -75,29 +80,8 @@ pub fn accelerator(uuid: String, kind: &str, bytes: u64) -> AcceleratorSupply {
 }
 
 pub fn shape(candidate: usize, node: usize, group: Vec<usize>, ranks: u32, bytes: u64) -> Shape {
-    Shape {
-        candidate,
-        engine: EngineKind::Vllm,
-        preference: 0,
-        engine_version: None,
-        program: "/bin/vllm".to_owned(),
-        node,
-        group,
-        ranks,
-        pipeline: false,
-        per_accelerator: memory(bytes),
-        stages: Vec::new(),
-        claim_bytes: 0,
-        host: PlacedMemory::default(),
-        speed: Some(30.0),
-        first_token_s: None,
-        fetch_bytes: 0,
-        keep_only: false,
-        unchecked: None,
-        further: Vec::new(),
-        layers: Vec::new(),
-        vision: false,
-    }
+    let plain = Shape::on(node, candidate, EngineKind::Vllm, "/bin/vllm");
+    Shape { group, ranks, per_accelerator: memory(bytes), speed: Some(30.0), ..plain }
 }
 
 /// A problem that brute force can still enumerate.
@@ -108,6 +92,35 @@ pub fn problem(seed: u64) -> Problem {
 /// The same with shapes that take accelerators of two kinds, twice of one kind, or of two nodes.
 pub fn problem_in_parts(seed: u64) -> Problem {
     generate(seed, true)
+}
+
+/// The same with workers on the processors of other nodes, and, every other time, with what is over several nodes running.
+pub fn problem_over_nodes(seed: u64) -> Problem {
+    let mut problem = generate(seed, true);
+    let mut dice = Dice(seed ^ 0xca_b1e);
+    for shape in problem.models.iter_mut().flat_map(|model| &mut model.shapes) {
+        let own = shape.node;
+        for part in shape.further.iter_mut().filter(|part| part.node != own) {
+            if dice.once_in(2) {
+                (part.group, part.ranks, part.per_accelerator) = (Vec::new(), 0, memory(0));
+                part.host = memory((1 + dice.below(40)) * GIB + dice.below(4096));
+            }
+        }
+    }
+    if dice.once_in(2) {
+        let placement = crate::placement::solve(&problem);
+        if placement.instances.iter().any(|placed| !placed.elsewhere.is_empty()) {
+            problem = applied(&problem, &placement);
+            // A node that leaves, so that not all can stay.
+            if dice.once_in(3) {
+                let node = dice.below(problem.nodes.len() as u64) as usize;
+                problem.nodes[node].reachable = false;
+                problem.nodes[node].closed = Some(("unreachable".to_owned(), "it is away".to_owned()));
+                problem.running.retain(|running| running.node != problem.nodes[node].name);
+            }
+        }
+    }
+    problem
 }
 
 /// The same with quotas, spot nodes and their hedge, prices, models that should share few nodes, and nodes that leave.
@@ -146,6 +159,142 @@ pub fn problem_with_policies(seed: u64) -> Problem {
     problem.tail.last_mut().unwrap().terms.push((Term::Pack, 15.0));
     problem.sort();
     problem
+}
+
+/// Several equal nodes and several equal models, so that there is something to count; with policies, with what runs, and
+/// with equal nodes standing for each other or not.
+pub fn problem_of_classes(seed: u64) -> Problem {
+    let mut dice = Dice(seed ^ 0x0c1a_55e5);
+    let tail = if dice.once_in(3) { strict_tail() } else { weighted_tail() };
+    let mut problem = Problem { tail, ..Problem::default() };
+    let alike = dice.once_in(2);
+    let mut samples = Vec::new();
+    let priced = dice.once_in(2);
+    for of in 0..1 + dice.below(2) {
+        let cards = 1 + dice.below(3);
+        let total = [24, 48, 80][dice.below(3) as usize] * GIB;
+        let capacity = total - dice.below(3) * 2 * GIB - dice.below(1000);
+        let mut first = node("", Vec::new());
+        if dice.once_in(4) {
+            first.host_capacity_bytes = (8 + dice.below(30)) * GIB;
+        }
+        first.disk_free_bytes = dice.once_in(5).then(|| (10 + dice.below(60)) * GIB);
+        first.spot = dice.once_in(2);
+        first.price_per_hour = priced.then(|| 0.25 * (1 + dice.below(20)) as f64);
+        if dice.once_in(15) {
+            first.closed = Some(("hold".to_owned(), "on hold".to_owned()));
+        }
+        let racks = !alike && dice.once_in(3);
+        samples.push(problem.nodes.len());
+        for _ in 0..1 + dice.below(3) {
+            let mut next = first.clone();
+            next.name = format!("n{}", problem.nodes.len());
+            next.labels.insert("node".to_owned(), next.name.clone());
+            if racks {
+                next.labels.insert("rack".to_owned(), format!("r{}", dice.below(2)));
+            }
+            if dice.once_in(4) {
+                next.weights.insert("w0".to_owned());
+            }
+            let card = |position| {
+                let mut card = accelerator(format!("{}-{position}", next.name), &format!("kind{of}"), total);
+                card.capacity_bytes = capacity;
+                card
+            };
+            next.accelerators = (0..cards).map(card).collect();
+            problem.nodes.push(next);
+        }
+    }
+    let templates: Vec<ModelDemand> =
+        (0..1 + dice.below(2)).map(|index| template(&mut dice, &problem, index)).collect();
+    let ranks = [(100, dice.once_in(2)), (10, false), (50, dice.once_in(2))];
+    for index in 0..2 + dice.below(4) {
+        let mut model = templates[dice.below(templates.len() as u64) as usize].clone();
+        let (rank, preempts) = ranks[dice.below(3) as usize];
+        model.name = format!("m{index}");
+        (model.rank, model.preempts) = (rank, preempts);
+        model.desired = 1 + dice.below(3) as u32;
+        model.min = dice.below(u64::from(model.desired) + 1) as u32;
+        model.protected = dice.once_in(25);
+        problem.models.push(model);
+    }
+    run(&mut dice, &mut problem);
+    if dice.once_in(3) {
+        let mut names: Vec<String> = problem.models.iter().map(|m| m.name.clone()).collect();
+        names.retain(|_| !dice.once_in(3));
+        let accelerators = dice.once_in(2).then(|| dice.below(7) as u32);
+        let vram_bytes = accelerators.is_none().then(|| dice.below(160) * GIB + dice.below(4096));
+        problem.quotas.push(QuotaRule { name: "q".to_owned(), models: names, accelerators, vram_bytes });
+    }
+    problem.spot_hedge = dice.below(3) as u32;
+    if dice.once_in(2) {
+        problem.tail.last_mut().unwrap().terms.push((Term::Pack, 15.0));
+    }
+    for model in problem.models.iter_mut().filter(|_| !alike) {
+        for shape in &mut model.shapes {
+            let here = problem.nodes[shape.node].weights.contains(&model.candidates[shape.candidate].revision);
+            shape.fetch_bytes = if here { 0 } else { shape.fetch_bytes };
+        }
+    }
+    if alike {
+        // Nodes that something names stand for no other.
+        problem.models.iter_mut().for_each(|model| model.prefer.clear());
+        problem.alike = vec![Vec::new(); problem.nodes.len()];
+        let ends = samples.iter().skip(1).copied().chain([problem.nodes.len()]);
+        samples.iter().zip(ends).for_each(|(first, end)| problem.alike[*first] = (*first..end).collect());
+        problem.models.iter_mut().for_each(|model| model.shapes.retain(|shape| samples.contains(&shape.node)));
+    }
+    problem.sort();
+    problem
+}
+
+/// A model that several are like: ways on all nodes, equal on equal ones.
+fn template(dice: &mut Dice, problem: &Problem, index: u64) -> ModelDemand {
+    let mut model = ModelDemand {
+        spread_by: match dice.below(6) {
+            0 => Some("node".to_owned()),
+            1 => Some("rack".to_owned()),
+            _ => None,
+        },
+        pack: dice.once_in(3),
+        ..ModelDemand::default()
+    };
+    if dice.once_in(5) {
+        model.prefer.push(("node".to_owned(), "n0".to_owned(), 10));
+    }
+    for candidate in 0..1 + dice.below(2) {
+        model.candidates.push(CandidateFacts {
+            label: format!("v{candidate}"),
+            quality: (candidate * (1 + dice.below(3))) as u32,
+            legal_ranks: BTreeMap::from([(EngineKind::Vllm, vec![1, 2])]),
+            context: 4096,
+            revision: if index == 0 { format!("w{candidate}") } else { String::new() },
+            ..CandidateFacts::default()
+        });
+        let capacity = problem.nodes[0].accelerators[0].capacity_bytes;
+        let whole = match dice.below(4) {
+            0 => capacity / 2,
+            1 => capacity / 3,
+            _ => (4 + dice.below(50)) * GIB + dice.below(4096),
+        } / (1 + candidate);
+        let host = if dice.once_in(3) { (1 + dice.below(12)) * GIB } else { 0 };
+        let fetch = if dice.once_in(2) { (5 + dice.below(30)) * GIB } else { 0 };
+        let speeds: BTreeMap<&str, f64> =
+            problem.nodes.iter().map(|n| (n.accelerators[0].kind.as_str(), (5 + dice.below(60)) as f64)).collect();
+        for (node, supply) in problem.nodes.iter().enumerate() {
+            let group: Vec<usize> = (0..supply.accelerators.len()).collect();
+            for ranks in (1..=2_u32).filter(|ranks| group.len() >= *ranks as usize) {
+                let bytes = whole / u64::from(ranks) + u64::from(ranks - 1) * 700_000_001;
+                let mut shape = shape(candidate as usize, node, group.clone(), ranks, bytes);
+                shape.host = memory(host);
+                shape.fetch_bytes = fetch;
+                shape.speed = Some(speeds[supply.accelerators[0].kind.as_str()] * f64::from(ranks));
+                shape.keep_only = supply.closed.is_some();
+                model.shapes.push(shape);
+            }
+        }
+    }
+    model
 }
 
 fn generate(seed: u64, in_parts: bool) -> Problem {
@@ -207,8 +356,38 @@ fn generate(seed: u64, in_parts: bool) -> Problem {
         problem.running.push(running);
     }
     run(&mut dice, &mut problem);
+    ports(&mut dice, &mut problem);
     problem.sort();
     problem
+}
+
+/// Some nodes have few ports left; of what runs some is known with fewer than its engine takes.
+fn ports(dice: &mut Dice, problem: &mut Problem) {
+    for running in &mut problem.running {
+        running.ports =
+            if dice.once_in(3) { PortsHeld { all: 1, row: false } } else { PortsHeld { all: 5, row: true } };
+    }
+    for node in problem.nodes.iter_mut().filter(|node| node.reachable) {
+        if dice.once_in(4) {
+            let free = dice.below(12) as u32;
+            let rows = dice.below(u64::from(free / 4) + 1) as u32;
+            node.ports = Some(PortSupply { low: 20_000, high: 20_019, free, rows });
+        }
+    }
+}
+
+/// What is free of ports once other instances run: all that may be had, without theirs.
+fn ports_left(problem: &Problem, next: &mut Problem) {
+    let held = |running: &[Running], node: &str| -> (u32, u32) {
+        let here = running.iter().filter(|running| running.node == node);
+        here.fold((0, 0), |sum, running| (sum.0 + running.ports.all, sum.1 + u32::from(running.ports.row)))
+    };
+    for node in &mut next.nodes {
+        let (before, after) = (held(&problem.running, &node.name), held(&next.running, &node.name));
+        if let Some(ports) = &mut node.ports {
+            (ports.free, ports.rows) = (ports.free + before.0 - after.0, ports.rows + before.1 - after.1);
+        }
+    }
 }
 
 fn model(dice: &mut Dice, problem: &Problem, index: u64) -> ModelDemand {
@@ -359,7 +538,7 @@ fn run(dice: &mut Dice, problem: &mut Problem) {
             let fits = positions.iter().all(|p| {
                 used.get(&(shape.node, *p)).copied().unwrap_or(0) + bytes <= supply.accelerators[*p].capacity_bytes
             });
-            if !fits && !dice.once_in(10) {
+            if !fits && !dice.once_in(4) {
                 continue;
             }
             for position in &positions {
@@ -375,8 +554,10 @@ fn run(dice: &mut Dice, problem: &mut Problem) {
                 engine: Some(EngineKind::Vllm),
                 load_ms: Some(dice.below(10) * 60_000),
                 live_sessions: dice.below(4) as u32,
-                failed: false,
+                failed: dice.once_in(8),
                 layers: shape.layers.clone(),
+                further: Vec::new(),
+                ports: PortsHeld::default(),
             };
             problem.running.push(running);
         }
@@ -423,8 +604,11 @@ pub fn applied(problem: &Problem, placement: &Placement) -> Problem {
             variant: problem.models[model].candidates[placed.candidate].label.clone(),
             engine: Some(placed.engine),
             layers: placed.layers.clone(),
+            further: placed.elsewhere.iter().map(|part| (part.node.clone(), part.accelerators.clone())).collect(),
+            ports: before.map_or(PortsHeld { all: 5, row: true }, |before| before.ports),
         });
     }
+    ports_left(problem, &mut next);
     next.sort();
     next
 }

@@ -177,6 +177,8 @@ fn the_projector_lies_beside_the_layers_or_apart() {
     // Without the word nothing is loaded.
     let plain = run(&config("llama.cpp", 2048, ""), &fast_and_slow, &weights("m", vec![model.clone()]));
     assert_eq!(only(&plain).vision, None);
+    let told = "the vision projector mmproj-f16.gguf beside the weights is not loaded; write `part \"vision\"`";
+    assert!(plain.notes.iter().any(|note| note.contains(told)), "{:?}", plain.notes);
     // Together they do not fit; apart, what is read for every token is where the memory is fast.
     let apart = run(&config("llama.cpp", 2048, parts), &fast_and_slow, &weights("m", vec![model.clone()]));
     let placed = only(&apart);
@@ -184,6 +186,7 @@ fn the_projector_lies_beside_the_layers_or_apart() {
     assert_eq!((placed.vision, placed.tensor_parallel, placed.pipeline_parallel), (Some(1), 1, 1));
     assert_eq!(placed.per_accelerator[1].weights_bytes, GIB);
     assert!(placed.because.contains("vision apart on P40"), "{}", placed.because);
+    assert!(apart.notes.iter().all(|note| !note.contains("projector")), "{:?}", apart.notes);
     within(placed);
     // Nobody allowed that: they stay together, and do not fit.
     let together =

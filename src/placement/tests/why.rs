@@ -6,6 +6,7 @@ use super::random;
 use crate::base::GIB;
 use crate::config::Desired;
 use crate::inventory::Inventory;
+use crate::placement::exact::tiers::Watch;
 use crate::placement::explain::account::{costs, counted};
 use crate::placement::solve::solve_with_layout;
 use crate::placement::*;
@@ -250,7 +251,7 @@ fn the_terms_that_are_told_are_the_tier_that_was_solved() {
     let mut weighed = 0;
     for seed in 0..150 {
         let problem = random::problem(seed);
-        let (placement, layout) = solve_with_layout(&problem);
+        let (placement, layout) = solve_with_layout(&problem, Watch::NONE);
         let costs = costs(&problem, &layout);
         for tier in &problem.tail {
             let solved = placement.solver.tiers.iter().find(|solved| solved.name == tier.name).unwrap();
@@ -320,7 +321,7 @@ fn a_forced_shape_is_as_good_as_the_best_placement_that_has_it() {
                     }
                     compared += 1;
                 }
-                Compared::Impossible => panic!("seed {seed}: the shape is taken where there is no other"),
+                Compared::Impossible(_) => panic!("seed {seed}: the shape is taken where there is no other"),
             }
         }
     }
@@ -330,7 +331,7 @@ fn a_forced_shape_is_as_good_as_the_best_placement_that_has_it() {
 fn what_a_model_sends_is_charged_to_it() {
     let mut charged = 0;
     for problem in (0..80).map(super::traffic::tiny).filter(|problem| problem.ways_out.is_empty()) {
-        let (_, layout) = solve_with_layout(&problem);
+        let (_, layout) = solve_with_layout(&problem, Watch::NONE);
         let costs = costs(&problem, &layout);
         let senders: Vec<bool> =
             problem.models.iter().map(|model| problem.traffic.iter().any(|t| t.from == model.name)).collect();
@@ -384,6 +385,30 @@ fn a_limit_on_traffic_is_in_the_set_and_the_nearest_change_is_its_measured_value
     assert!(told.iter().any(|turn| turn.contains("`max-latency`")), "{told:#?}");
     assert!(!told.iter().any(|turn| turn.contains("would lose")), "{told:#?}");
     assert!(!told.iter().any(|turn| turn.contains("more accelerator")), "{told:#?}");
+    // Nor does it "fit, but worse": the one place there is would be too far, and that is said as what it is.
+    let name = &out[0].model;
+    let why = lab.why(name);
+    assert!(why.lost.iter().all(|group| group.by != LostBy::Worse), "{:#?}", why.lost);
+    let own = if name == "a" { "a100" } else { "ada-2" };
+    let mut here = lab.placement.considered.iter().filter(|one| one.model == *name && one.node == own);
+    assert!(here.clone().any(|one| one.verdict.starts_with("latency: 25.0 ms to ")), "{:#?}", here.collect::<Vec<_>>());
+    assert!(here.all(|one| !one.verdict.starts_with("fits")));
+}
+
+#[test]
+fn what_a_way_lost_by_has_its_own_word() {
+    let words = [
+        ("memory", LostBy::Size),
+        ("split", LostBy::Split),
+        ("hardware", LostBy::Support),
+        ("latency", LostBy::Latency),
+        ("unreachable", LostBy::Away),
+        ("quota", LostBy::Policy),
+        ("selector", LostBy::Policy),
+    ];
+    for (word, by) in words {
+        assert_eq!(LostBy::of(word), by, "{word}");
+    }
 }
 
 #[test]

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::base::{EngineKind, format_bytes};
 use crate::placement::build::room::Room;
-use crate::placement::layout::Copy;
-use crate::placement::{Considered, ModelDemand, Problem, Shape};
+use crate::placement::exact::traffic::{conflict, limited};
+use crate::placement::layout::{Copy, Layout};
+use crate::placement::words::phrases;
+use crate::placement::{Considered, Fate, ModelDemand, Problem, Shape};
 
 /// All shapes of all models and what was removed before; sorted.
 pub fn considered(problem: &Problem, layout: &[Copy]) -> Vec<Considered> {
@@ -13,26 +15,28 @@ pub fn considered(problem: &Problem, layout: &[Copy]) -> Vec<Considered> {
     let mut all = Vec::new();
     let mut copies: Vec<Vec<&Copy>> = vec![Vec::new(); problem.models.len()];
     layout.iter().for_each(|copy| copies[copy.model].push(copy));
+    // In a large cluster a node stands for many, and the layout names each.
+    let limited = if problem.alike.is_empty() { limited(problem) } else { vec![false; problem.models.len()] };
     for (model, demand) in problem.models.iter().enumerate() {
         let chosen = &copies[model];
         let mut by_shape: BTreeMap<usize, Vec<&Copy>> = BTreeMap::new();
         chosen.iter().for_each(|copy| by_shape.entry(copy.shape).or_default().push(copy));
         // The worst that is placed.
         let worst = chosen.iter().map(|c| demand.deficit(&demand.shapes[c.shape])).max();
+        let mut too_far = TooFar::of_model(problem, layout, model, limited[model]);
         for (index, shape) in demand.shapes.iter().enumerate() {
             let here = by_shape.get(&index).map_or(&[][..], Vec::as_slice);
             if !problem.alike.is_empty() && !here.is_empty() {
                 all.extend(each(problem, demand, shape, here, worst, &room));
                 continue;
             }
-            let verdict = if here.is_empty() {
-                lost(problem, demand, shape, worst, &room)
-            } else if let Some(why) = stays(problem, here) {
-                format!("chosen: {why}")
+            let told = if here.is_empty() {
+                let far = if shape.keep_only { None } else { too_far.of(shape.node) };
+                far.unwrap_or_else(|| lost(problem, demand, shape, worst, &room))
             } else {
-                format!("chosen for {} of {} replicas", here.len(), demand.desired)
+                (Fate::Chosen, taken(problem, demand, here))
             };
-            all.push(entry(problem, demand, shape, shape.node, verdict, !here.is_empty()));
+            all.push(entry(problem, demand, shape, shape.node, told));
         }
         let known: BTreeSet<&str> = demand.candidates.iter().map(|c| c.label.as_str()).collect();
         let known = known.into_iter().collect::<Vec<_>>().join(", ");
@@ -46,6 +50,7 @@ pub fn considered(problem: &Problem, layout: &[Copy]) -> Vec<Considered> {
                 tensor_parallel: removed.ranks.unwrap_or(0),
                 needed_bytes: removed.needed_bytes,
                 chosen: false,
+                fate: Fate::RuledOut,
                 verdict: format!("{}: {}", removed.reason.constraint, removed.reason.text),
             });
         }
@@ -75,29 +80,81 @@ fn label(demand: &ModelDemand, shape: &Shape) -> String {
     demand.candidates.get(shape.candidate).map_or_else(|| shape.candidate.to_string(), |c| c.label.clone())
 }
 
+/// Why a shape is chosen, or for how many.
+fn taken(problem: &Problem, demand: &ModelDemand, here: &[&Copy]) -> String {
+    match stays(problem, here) {
+        Some(why) => format!("chosen: {why}"),
+        None => format!("chosen for {} of {} replicas", here.len(), demand.desired),
+    }
+}
+
+/// Nodes on which one more copy of a model would be too far from what it talks to, where that is.
+struct TooFar<'p> {
+    problem: &'p Problem,
+    /// What is placed of other models; `None` where nothing limits this one.
+    others: Option<Layout>,
+    model: usize,
+    known: BTreeMap<usize, Option<String>>,
+}
+
+impl<'p> TooFar<'p> {
+    fn of_model(problem: &'p Problem, layout: &[Copy], model: usize, limited: bool) -> Self {
+        let others = limited.then(|| layout.iter().filter(|copy| copy.model != model).cloned().collect());
+        Self { problem, others, model, known: BTreeMap::new() }
+    }
+
+    fn of(&mut self, node: usize) -> Option<(Fate, String)> {
+        let others = self.others.as_ref()?;
+        let far = || {
+            let broken = conflict(self.problem, others, self.model, node)?;
+            Some(broken.reason(&self.problem.nodes[node].name).text)
+        };
+        let text = self.known.entry(node).or_insert_with(far).as_ref()?;
+        Some((Fate::RuledOut, format!("latency: {text}")))
+    }
+}
+
 /// Why a shape that fits by itself was not taken.
-fn lost(problem: &Problem, demand: &ModelDemand, shape: &Shape, best: Option<u32>, room: &Room<'_>) -> String {
+fn lost(problem: &Problem, demand: &ModelDemand, shape: &Shape, best: Option<u32>, room: &Room<'_>) -> (Fate, String) {
     if shape.keep_only {
-        let closed = problem.nodes[shape.node].closed.as_ref();
-        return closed.map_or("nothing new is placed here".to_owned(), |(word, text)| format!("{word}: {text}"));
+        let (word, text) = keeps(problem, demand, shape);
+        return (Fate::RuledOut, format!("{word}: {text}"));
     }
     let (span, left) = room.most(shape);
     let needed = span.claimed;
     let mine = demand.deficit(shape);
-    match best {
-        Some(best) if mine > best && left >= needed => "fits, but a better variant is placed".to_owned(),
-        Some(_) | None if left < needed => format!(
-            "does not fit beside what is placed: needs {}, {} is left",
-            format_bytes(needed),
-            format_bytes(left)
-        ),
+    let (fate, text) = match best {
+        Some(best) if mine > best && left >= needed => (Fate::Lesser, "fits, but a better variant is placed"),
+        Some(_) | None if left < needed => {
+            let (needed, left) = (format_bytes(needed), format_bytes(left));
+            return (Fate::NoRoom, format!("does not fit beside what is placed: needs {needed}, {left} is left"));
+        }
         // The hedge comes before the objective.
         Some(best) if mine == best && problem.spot_hedge > 0 => {
-            "fits, but the chosen place is better in the order of the tiers".to_owned()
+            (Fate::Beaten, "fits, but the chosen place is better in the order of the tiers")
         }
-        Some(best) if mine == best => "fits, but the chosen place weighs less in the objective".to_owned(),
-        Some(_) => "fits, but moving what runs or using more of the accelerators weighs more".to_owned(),
-        None => "fits by itself, but not beside what ranks higher or already runs".to_owned(),
+        Some(best) if mine == best => (Fate::Beaten, "fits, but the chosen place weighs less in the objective"),
+        Some(_) => (Fate::Beaten, "fits, but moving what runs or using more of the accelerators weighs more"),
+        None => (Fate::Displaced, "fits by itself, but not beside what ranks higher or already runs"),
+    };
+    (fate, text.to_owned())
+}
+
+/// Why what runs on a node may stay there and nothing new may come: the constraint, and a clause.
+pub fn keeps(problem: &Problem, demand: &ModelDemand, shape: &Shape) -> (String, String) {
+    let node = &problem.nodes[shape.node];
+    if let Some(closed) = &node.closed {
+        return closed.clone();
+    }
+    if let Some(why) = &shape.held {
+        return ("hold".to_owned(), format!("only what runs so may stay: {why}"));
+    }
+    let here = |place: &&crate::placement::DeniedPlace| {
+        (place.node.as_str(), place.candidate, place.engine) == (node.name.as_str(), shape.candidate, shape.engine)
+    };
+    match demand.denied.iter().find(here) {
+        Some(place) => ("deny".to_owned(), place.text.clone()),
+        None => ("hold".to_owned(), "nothing new is placed here".to_owned()),
     }
 }
 
@@ -113,11 +170,7 @@ fn each(
     let mut by_node: BTreeMap<usize, Vec<&Copy>> = BTreeMap::new();
     here.iter().for_each(|copy| by_node.entry(copy.node).or_default().push(copy));
     let told = |(node, here): (usize, Vec<&Copy>)| {
-        let verdict = match stays(problem, &here) {
-            Some(why) => format!("chosen: {why}"),
-            None => format!("chosen for {} of {} replicas", here.len(), demand.desired),
-        };
-        entry(problem, demand, shape, node, verdict, true)
+        entry(problem, demand, shape, node, (Fate::Chosen, taken(problem, demand, &here)))
     };
     let others: Vec<usize> =
         problem.stands_for(shape.node).into_iter().filter(|node| !by_node.contains_key(node)).collect();
@@ -125,7 +178,7 @@ fn each(
     // The rest of them, under the first.
     all.extend(others.first().map(|first| Considered {
         alike: others.len() as u32 - 1,
-        ..entry(problem, demand, shape, *first, lost(problem, demand, shape, worst, room), false)
+        ..entry(problem, demand, shape, *first, lost(problem, demand, shape, worst, room))
     }));
     all
 }
@@ -135,9 +188,13 @@ fn entry(
     demand: &ModelDemand,
     shape: &Shape,
     node: usize,
-    verdict: String,
-    chosen: bool,
+    (fate, verdict): (Fate, String),
 ) -> Considered {
+    let chosen = fate == Fate::Chosen;
+    let verdict = match shape.spans_nodes() {
+        true => format!("{verdict}; {}", phrases::on(problem, demand, shape)),
+        false => verdict,
+    };
     Considered {
         model: demand.name.clone(),
         variant: label(demand, shape),
@@ -147,6 +204,7 @@ fn entry(
         tensor_parallel: shape.all_ranks() as u32,
         needed_bytes: if shape.ranks == 0 { shape.host.total_bytes() } else { shape.per_accelerator.total_bytes() },
         chosen,
+        fate,
         verdict,
     }
 }

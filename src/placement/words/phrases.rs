@@ -5,6 +5,9 @@ use crate::placement::{ModelDemand, Problem, Role, Shape};
 /// Where a shape lies: `on one accelerator`, `over 2 equal accelerators`, `over ada-1's 3090 (22 layers) and 3070 (10
 /// layers)`, `with 20 of 32 layers on one accelerator and 12 in host memory`.
 pub fn on(problem: &Problem, demand: &ModelDemand, shape: &Shape) -> String {
+    if shape.spans_nodes() {
+        return spanned(problem, demand, shape);
+    }
     let plain = match shape.ranks {
         0 => "on the CPU".to_owned(),
         1 => "on one accelerator".to_owned(),
@@ -30,6 +33,28 @@ pub fn on(problem: &Problem, demand: &ModelDemand, shape: &Shape) -> String {
         text.push_str(", vision beside the layers");
     }
     text
+}
+
+/// `over 2 nodes: a's CPU (12 layers) and b's 2 x 3090 (18 layers)`.
+fn spanned(problem: &Problem, demand: &ModelDemand, shape: &Shape) -> String {
+    let mut stages = shape.layers.iter().copied();
+    let mut all = Vec::new();
+    for (number, span) in shape.spans().enumerate() {
+        let node = &problem.nodes[span.node];
+        let what = match (span.ranks, span.group.first().map(|p| short(&node.accelerators[*p].kind))) {
+            (0, _) | (_, None) => "CPU".to_owned(),
+            (1, Some(kind)) => kind,
+            (ranks, Some(kind)) => format!("{ranks} x {kind}"),
+        };
+        // The node that serves has no stage of its own where its layers are in host memory.
+        let own = if number == 0 { span.ranks } else { span.ranks.max(1) };
+        let layers: u32 = stages.by_ref().take(own).sum();
+        let layers = if number == 0 && span.ranks == 0 { demand.host_layers(shape) } else { layers };
+        all.push(format!("{}'s {what} ({layers} layers)", node.name));
+    }
+    let count = all.len();
+    let last = all.pop().unwrap_or_default();
+    format!("over {count} nodes: {} and {last}", all.join(", "))
 }
 
 /// Kinds with their layers, in the order of the stages.

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::base::format_bytes;
 use crate::placement::build::room::{NODES, Room};
 use crate::placement::layout::{Copy, spread_value, whole};
+use crate::placement::ports::{self, Ports};
 use crate::placement::solve::counts;
 use crate::placement::words::policies;
 use crate::placement::{ModelDemand, Problem, Reason, Removed, Shape, Unplaced};
@@ -21,7 +22,14 @@ pub fn unplaced(problem: &Problem, layout: &[Copy]) -> Vec<Unplaced> {
         let of = |copy: &Copy| label.map(|label| spread_value(problem, label, copy.node));
         copies.into_iter().filter_map(of).collect()
     });
-    let state = State { problem, layout, taken: taken.collect(), room: Room::of(problem, layout), runs };
+    let state = State {
+        problem,
+        layout,
+        taken: taken.collect(),
+        room: Room::of(problem, layout),
+        ports: Ports::of(problem),
+        runs,
+    };
     let quotas = policies::quotas(problem, layout);
     let mut all = Vec::new();
     for (model, demand) in problem.models.iter().enumerate() {
@@ -48,6 +56,7 @@ struct State<'p> {
     /// By model, values of the label to spread over where it has a replica.
     taken: Vec<BTreeSet<&'p str>>,
     room: Room<'p>,
+    ports: Ports,
     /// Names of the nodes on which something runs.
     runs: BTreeSet<&'p str>,
 }
@@ -128,6 +137,9 @@ impl<'p> State<'p> {
                 format!("needs {} of host memory; {} is left{neighbours}", format_bytes(host), format_bytes(free));
             return (missing(host, free), bytes(&node.name, "ram", host, free, text));
         }
+        if let Some(reason) = self.no_port(shape, at) {
+            return (0.8, reason);
+        }
         if let Some(far) = crate::placement::exact::traffic::conflict(self.problem, self.layout, model, at) {
             return (0.5, far.reason(&node.name));
         }
@@ -154,6 +166,41 @@ impl<'p> State<'p> {
         (0.95, plain(&node.name, "memory", text))
     }
 
+    /// Ports of a node that are missing for one more copy.
+    fn no_port(&self, shape: &Shape, at: usize) -> Option<Reason> {
+        let node = &self.problem.nodes[at];
+        let supply = node.ports.as_ref()?;
+        let limit = self.ports.limit(at)?;
+        let used = Ports::used(self.problem, at, self.room.on(at).iter().copied());
+        let needed = ports::needed(shape.engine);
+        if self.ports.has(at, ports::sum(used, needed)) {
+            return None;
+        }
+        let left = limit.0.saturating_sub(used.0);
+        let range = format!("{}-{}", supply.low, supply.high);
+        let text = match (needed.all, left < needed.all) {
+            (1, _) => format!("needs a port, none of {range} is free"),
+            (all, true) => format!("needs {all} ports for {}, {left} of {range} are free", shape.engine),
+            (_, false) => {
+                format!("needs {} ports side by side for {}, {range} has no such row free", ports::row(), shape.engine)
+            }
+        };
+        Some(Reason {
+            needed: Some(u64::from(needed.all)),
+            available: Some(u64::from(left.min(needed.all - 1))),
+            unit: Some("count".to_owned()),
+            ..plain(&node.name, "port", &text)
+        })
+    }
+
+    /// A wider range, where only ports are in the way.
+    fn wider(&self, model: usize, demand: &ModelDemand) -> Option<String> {
+        let open = demand.shapes.iter().filter(|shape| !shape.keep_only);
+        let short = open.map(|shape| self.blocked(model, demand, shape).1).find(|why| why.constraint == "port")?;
+        let range = self.problem.node(&short.node).and_then(|node| self.problem.nodes[node].ports.as_ref())?;
+        Some(format!("a wider range of `ports` for `{}` than \"{}-{}\"", short.node, range.low, range.high))
+    }
+
     /// Bytes that what is placed on a node anew has to fetch, but for the files of this shape.
     fn fetched(&self, model: usize, shape: &Shape, at: usize) -> u64 {
         let mut files: BTreeMap<(usize, usize), u64> = BTreeMap::new();
@@ -178,7 +225,7 @@ impl<'p> State<'p> {
         if let Some(text) = quota.or_else(|| policies::only_denied(demand)) {
             return text;
         }
-        if let Some(text) = self.closer(model, demand) {
+        if let Some(text) = self.closer(model, demand).or_else(|| self.wider(model, demand)) {
             return text;
         }
         if let Some(text) = self.who_would_go(model, demand) {

@@ -19,6 +19,8 @@ struct Choice {
     /// Quality of its candidate, for who may leave for whom.
     quality: u32,
     uses: Uses,
+    /// The same before what is of one slot was added up.
+    parts: Uses,
     /// What is taken only once, by a number of the download: a slot and bytes.
     once: Option<(usize, usize, u64)>,
     /// The terms of a tier that are sums over copies, by tier.
@@ -107,6 +109,13 @@ fn spans(shape: &Shape) -> Vec<Span<'_>> {
     all
 }
 
+/// One entry per slot.
+fn sum(parts: &Uses) -> Uses {
+    let mut uses: BTreeMap<usize, u64> = BTreeMap::new();
+    parts.iter().for_each(|(slot, amount)| *uses.entry(*slot).or_default() += amount);
+    uses.into_iter().collect()
+}
+
 /// Accelerators of a shape, and bytes on them as planned.
 fn takes(shape: &Shape) -> (u64, u64) {
     let further = shape.further.iter().map(|part| (u64::from(part.ranks), part.per_accelerator.total_bytes()));
@@ -156,6 +165,7 @@ impl<'p> World<'p> {
         }
         this.capacities(&slots);
         this.spread(&mut slots);
+        this.ports(&mut slots);
         this.quotas(&mut slots);
         this
     }
@@ -228,6 +238,9 @@ impl<'p> World<'p> {
         if !model.protected && positions.iter().any(|p| !supply.accelerators[*p].healthy) {
             return None;
         }
+        if !running.further.is_empty() {
+            return self.stays_over_nodes(model, running, node, positions);
+        }
         model.shapes.iter().enumerate().find_map(|(index, shape)| {
             let spans = spans(shape);
             let ranks: usize = spans.iter().map(|s| s.ranks).sum();
@@ -249,6 +262,40 @@ impl<'p> World<'p> {
             }
             Some((index, taken))
         })
+    }
+
+    /// The same over several nodes: on each what it has there, in the order of the parts.
+    fn stays_over_nodes(
+        &self,
+        model: &ModelDemand,
+        running: &Running,
+        node: usize,
+        positions: Vec<usize>,
+    ) -> Option<(usize, Taken)> {
+        let mut has = vec![(node, positions)];
+        for (name, uuids) in &running.further {
+            let node = self.node(name);
+            let supply = &self.problem.nodes[node];
+            if !supply.member || !supply.reachable || (supply.drained && !model.protected) {
+                return None;
+            }
+            let at = |uuid: &String| supply.accelerators.iter().position(|a| a.uuid == *uuid).unwrap();
+            let positions: Vec<usize> = uuids.iter().map(at).collect();
+            if !model.protected && positions.iter().any(|p| !supply.accelerators[*p].healthy) {
+                return None;
+            }
+            has.push((node, positions));
+        }
+        let found = model.shapes.iter().position(|shape| {
+            let spans = spans(shape);
+            shape.layers == running.layers
+                && model.candidates[shape.candidate].label == running.variant
+                && spans.len() == has.len()
+                && spans.iter().zip(&has).all(|(span, (node, on))| {
+                    span.node == *node && span.ranks == on.len() && on.iter().all(|p| span.group.contains(p))
+                })
+        })?;
+        Some((found, has.into_iter().map(|(node, on)| on.into_iter().map(|p| (node, p)).collect()).collect()))
     }
 
     /// Every set of accelerators that a new copy may take.
@@ -280,18 +327,18 @@ impl<'p> World<'p> {
     }
 
     fn choice(&self, model: &ModelDemand, shape: &Shape, taken: &Taken, kept: Option<usize>, slots: &Slots) -> Choice {
-        let mut uses: BTreeMap<usize, u64> = BTreeMap::new();
+        let mut parts = Uses::new();
         let mut load = Vec::new();
         for (span, on) in spans(shape).iter().zip(taken) {
             let supply = &self.problem.nodes[span.node];
             let host = slots.hosts + span.node;
-            *uses.entry(host).or_default() += part(span.host, supply.host_capacity_bytes);
+            parts.push((host, part(span.host, supply.host_capacity_bytes)));
             for (_, position) in on {
                 let accelerator = &supply.accelerators[*position];
                 let usable = if accelerator.healthy { accelerator.capacity_bytes } else { 0 };
-                *uses.entry(slots.devices[span.node] + position).or_default() += part(span.bytes, usable);
+                parts.push((slots.devices[span.node] + position, part(span.bytes, usable)));
                 if accelerator.unified {
-                    *uses.entry(host).or_default() += part(span.bytes, supply.host_capacity_bytes);
+                    parts.push((host, part(span.bytes, supply.host_capacity_bytes)));
                 }
             }
             let planned = if load.is_empty() {
@@ -307,7 +354,7 @@ impl<'p> World<'p> {
         });
         let cost = cost.collect();
         let quality = model.candidates[shape.candidate].quality;
-        Choice { kept, quality, uses: uses.into_iter().collect(), once: None, cost, load, takes: takes(shape) }
+        Choice { kept, quality, uses: sum(&parts), parts, once: None, cost, load, takes: takes(shape) }
     }
 
     fn term(&self, term: Term, model: &ModelDemand, shape: &Shape, taken: &Taken, kept: Option<usize>) -> f64 {
@@ -316,7 +363,8 @@ impl<'p> World<'p> {
         match term {
             Term::Quality => {
                 let best = model.candidates.iter().map(|c| c.quality).min().unwrap();
-                let crawls = shape.ranks == 0 && shape.speed.unwrap() < 5.0;
+                let on_host = shape.ranks == 0 || shape.further.iter().any(|part| part.ranks == 0);
+                let crawls = on_host && shape.speed.unwrap() < 5.0;
                 f64::from(model.candidates[shape.candidate].quality - best) + if crawls { 20.0 } else { 0.0 }
             }
             Term::Latency => {
@@ -359,8 +407,37 @@ impl<'p> World<'p> {
         })
     }
 
-    /// What may be taken of accelerators, hosts and disks.
+    /// What may be taken of accelerators, hosts and disks. What lives has its memory already: together never more than
+    /// there is.
     fn capacities(&mut self, slots: &Slots) {
+        let mut limits = vec![(0, 0); slots.hosts + self.problem.nodes.len()];
+        for (index, node) in self.problem.nodes.iter().enumerate() {
+            for (position, accelerator) in node.accelerators.iter().enumerate() {
+                let usable = if accelerator.healthy { accelerator.capacity_bytes >> 20 << 20 } else { 0 };
+                let wobble = if accelerator.healthy { 512 << 20 } else { 0 };
+                limits[slots.devices[index] + position] = (usable, wobble);
+            }
+            let usable = node.host_capacity_bytes >> 20 << 20;
+            limits[slots.hosts + index] = (usable, (usable / 8).max(2 << 30));
+            self.caps[slots.disks + index] = node.disk_free_bytes.map_or(u64::MAX, |free| free >> 20 << 20);
+        }
+        let mut living = vec![0; slots.next];
+        for (_, choice, _) in self.each_kept().filter(|(.., running)| !running.failed) {
+            choice.uses.iter().for_each(|(slot, amount)| living[*slot] += amount);
+        }
+        let problem = self.problem;
+        for choice in self.choices.iter_mut().flatten() {
+            if choice.kept.is_none_or(|running| problem.running[running].failed) {
+                continue;
+            }
+            for (slot, amount) in &mut choice.parts {
+                let (usable, _) = limits[*slot];
+                if living[*slot] > usable {
+                    *amount = (u128::from(*amount) * u128::from(usable) / u128::from(living[*slot])) as u64 >> 20 << 20;
+                }
+            }
+            choice.uses = sum(&choice.parts);
+        }
         let mut held = vec![0; slots.next];
         let mut all = vec![0; slots.next];
         for (model, choice, _) in self.each_kept() {
@@ -369,20 +446,9 @@ impl<'p> World<'p> {
                 held[*slot] += if self.problem.models[model].protected { *amount } else { 0 };
             }
         }
-        for (index, node) in self.problem.nodes.iter().enumerate() {
-            for (position, accelerator) in node.accelerators.iter().enumerate() {
-                let slot = slots.devices[index] + position;
-                let usable = if accelerator.healthy { accelerator.capacity_bytes >> 20 << 20 } else { 0 };
-                let wobble = if accelerator.healthy { 512 << 20 } else { 0 };
-                let runs = if all[slot] <= usable + wobble { all[slot] } else { 0 };
-                self.caps[slot] = usable.max(held[slot]).max(runs);
-            }
-            let slot = slots.hosts + index;
-            let usable = node.host_capacity_bytes >> 20 << 20;
-            let wobble = (usable / 8).max(2 << 30);
+        for (slot, (usable, wobble)) in limits.into_iter().enumerate() {
             let runs = if all[slot] <= usable + wobble { all[slot] } else { 0 };
             self.caps[slot] = usable.max(held[slot]).max(runs);
-            self.caps[slots.disks + index] = node.disk_free_bytes.map_or(u64::MAX, |free| free >> 20 << 20);
         }
     }
 
@@ -417,6 +483,28 @@ impl<'p> World<'p> {
             self.caps.resize(slots.next, 0);
             for (slot, away, held) in values.into_values() {
                 self.caps[slot] = 1_u64.saturating_sub(away).max(held);
+            }
+        }
+    }
+
+    /// Two slots per node that has few ports: all of them, and rows of four.
+    fn ports(&mut self, slots: &mut Slots) {
+        let problem = self.problem;
+        for (index, node) in problem.nodes.iter().enumerate() {
+            let Some(supply) = &node.ports else { continue };
+            let (all, rows) = (slots.next, slots.next + 1);
+            slots.next += 2;
+            let here = problem.running.iter().filter(|running| running.node == node.name);
+            let (held, held_rows) = here.fold((0, 0), |sum: (u64, u64), running| {
+                (sum.0 + u64::from(running.ports.all), sum.1 + u64::from(running.ports.row))
+            });
+            self.caps.push(u64::from(supply.free) + held);
+            self.caps.push(u64::from(supply.rows) + held_rows);
+            for choice in self.choices.iter_mut().flatten().filter(|choice| choice.load[0].0 == index) {
+                let own = choice.kept.map(|running| problem.running[running].ports);
+                let own = own.unwrap_or(PortsHeld { all: 5, row: true });
+                choice.uses.push((all, u64::from(own.all)));
+                choice.uses.push((rows, u64::from(own.row)));
             }
         }
     }
