@@ -118,6 +118,7 @@ fn remembered(planned: &PlannedInstance) -> MemberInstance {
         variant: planned.variant.clone(),
         accelerators: planned.accelerators.clone(),
         port: planned.port,
+        part: planned.spec.part.clone(),
     }
 }
 

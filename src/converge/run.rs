@@ -199,6 +199,7 @@ impl Converge<'_> {
         let mut outcome = Outcome::default();
         let mut waiting: Vec<&Step> = self.plan.steps.iter().collect();
         let mut running = FuturesUnordered::new();
+        let onto = loads_onto(self.plan);
         let mut loading: BTreeMap<u32, &[String]> = BTreeMap::new();
         let mut dead: BTreeMap<u32, u32> = BTreeMap::new();
         let mut interrupt = self.interrupt.clone();
@@ -210,7 +211,7 @@ impl Converge<'_> {
             // Ids are topological, so a step never waits here for one that waits for it.
             let mut claimed: BTreeSet<&String> = loading.values().copied().flatten().collect();
             for step in waiting {
-                let devices = loads_onto(self.plan, step);
+                let devices = onto.get(&step.id).copied().unwrap_or_default();
                 let over =
                     |id: &u32| outcome.done.contains(id) || (dead.contains_key(id) && self.can_do_without(step, *id));
                 let failed = |id: &&u32| dead.contains_key(id) && !self.can_do_without(step, **id);

@@ -204,7 +204,9 @@ impl StepContext<'_> {
         };
         let ended = tokio::time::timeout(deadline, wait).await;
         ended.unwrap_or_else(|_| {
-            let text = format!("no answer to a completion within {} s", deadline.as_secs());
+            let worker = spec.part.as_ref().is_some_and(|part| part.is_worker(&spec.instance));
+            let what = if worker { "it did not listen" } else { "no answer to a completion" };
+            let text = format!("{what} within {} s", deadline.as_secs());
             Err(StepError::NotReady(last_failure.map_or(text.clone(), |why| format!("{text}; {why}"))))
         })
     }

@@ -6,14 +6,15 @@ use super::diff;
 use super::digest::inventory_digest;
 use super::gate;
 use super::ids;
+use super::keep::Serving;
 use super::rules::Rules;
 use super::{
-    Plan, PlanInput, PlanWarning, PlannedInstance, Summary, Verb, drift, fetch, measured, observe, ports, route,
-    schedule, specify,
+    Plan, PlanInput, PlanWarning, PlannedInstance, Summary, Verb, drift, fetch, keep, measured, observe, ports, route,
+    schedule, specify, stays, workers,
 };
 use crate::base::{Diagnostic, Severity};
 use crate::engine::{internal_ports, pass_internal_ports};
-use crate::placement::{Candidate, Reason, Unplaced};
+use crate::placement::{Candidate, Placed, Reason, Unplaced};
 use crate::sizing::Calibrations;
 
 /// Compares what should be with what is. The same input gives the same plan, byte for byte.
@@ -22,17 +23,27 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
     let observed = observe(input.inventory, input.observed);
     let mut unplaced = input.placement.unplaced.clone();
     let calibrations = Calibrations::of(input.inventory);
-    let (mut planned, mut used) = specified(input, &calibrations);
-    for index in ports::assign(&mut planned, &observed, input.desired, input.inventory).into_iter().rev() {
-        let without = planned.remove(index);
+    let serving = Serving::of(&observed);
+    let Specified { mut planned, mut placed, mut used, mut kept } = specified(input, &calibrations, &serving);
+    let mut ports = ports::assign(&mut planned, &observed, input.desired, input.inventory);
+    for index in workers::with_their_parts(&planned, &ports.without).into_iter().rev() {
+        let part = planned.remove(index);
         used.remove(index);
-        no_port(&mut unplaced, &without, input);
+        placed.remove(index);
+        ports.after.retain(|(new, _)| *new != index);
+        ports.after.iter_mut().for_each(|(new, _)| *new -= usize::from(*new > index));
+        if ports.without.contains(&index) {
+            no_port(&mut unplaced, &part, input);
+        }
     }
-    for instance in &mut planned {
+    for (instance, placed) in planned.iter_mut().zip(&placed) {
         tell_ports(instance);
+        kept.extend(keep::left_alone(instance, placed, &serving));
     }
+    workers::tell(&mut planned);
+    kept.extend(keep::other_versions(input, &placed, &serving));
     let mut difference = diff::diff(input, &planned, &observed, rules.prune);
-    let mut scheduled = schedule::schedule(std::mem::take(&mut difference.drafts), &planned, &observed);
+    let mut scheduled = schedule::schedule(std::mem::take(&mut difference.drafts), &planned, &observed, &ports.after);
     fetch::add(&mut scheduled.drafts, &difference, &planned, &used, input);
     fetch::estimate(&mut scheduled.drafts, &planned, &used, &observed);
     let mut gated = gate::gate(scheduled, input, &rules, &observed);
@@ -41,6 +52,7 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
     }
     route::choose(&mut gated.drafts, input, rules.download);
     gate::wait_for_nodes(&mut gated, &unplaced, input);
+    stays::keep(&mut unplaced, &gated, &planned, &observed, input);
     let mut warnings: Vec<PlanWarning> = input.warnings.iter().map(warning).collect();
     for note in &input.placement.notes {
         warnings.push(general(ids::PLACEMENT_NOTE, note, None));
@@ -48,7 +60,7 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
     for note in &gated.notes {
         warnings.push(general(ids::HELD_BACK, note, None));
     }
-    for (_, text) in &difference.kept {
+    for text in difference.kept.iter().map(|(_, text)| text).chain(&kept) {
         warnings.push(general(ids::KEPT, text, None));
     }
     for (instance, candidate) in planned.iter().zip(&used).filter(|(_, candidate)| fetch::incomplete(candidate)) {
@@ -99,18 +111,40 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
     plan
 }
 
-/// Instances and the candidates they use, in the order of model and replica.
-fn specified<'a>(input: &PlanInput<'a>, calibrations: &Calibrations) -> (Vec<PlannedInstance>, Vec<&'a Candidate>) {
-    let mut placed: Vec<_> = input.placement.instances.iter().collect();
-    placed.sort_by(|a, b| (&a.model, a.replica, &a.node).cmp(&(&b.model, b.replica, &b.node)));
-    placed
-        .into_iter()
-        .filter_map(|placed| {
-            let candidate = input.candidates.get(&placed.model)?.as_ref().ok()?.get(placed.candidate)?;
-            let facts = input.inventory.node(&placed.node);
-            Some((specify::specify(placed, candidate, input.desired, facts, calibrations)?, candidate))
-        })
-        .unzip()
+/// What shall run, in the order of model and replica.
+struct Specified<'a> {
+    planned: Vec<PlannedInstance>,
+    /// Where placement put each of them.
+    placed: Vec<&'a Placed>,
+    /// The candidate of each.
+    used: Vec<&'a Candidate>,
+    /// Remarks about what keeps running as it is.
+    kept: Vec<String>,
+}
+
+fn specified<'a>(input: &PlanInput<'a>, calibrations: &Calibrations, serving: &Serving<'_>) -> Specified<'a> {
+    let mut order: Vec<_> = input.placement.instances.iter().collect();
+    order.sort_by(|a, b| (&a.model, a.replica, &a.node).cmp(&(&b.model, b.replica, &b.node)));
+    let mut all = Specified { planned: Vec::new(), placed: Vec::new(), used: Vec::new(), kept: Vec::new() };
+    for placed in order {
+        let list = input.candidates.get(&placed.model).and_then(|list| list.as_ref().ok());
+        let Some(candidate) = list.and_then(|list| list.get(placed.candidate)) else { continue };
+        let facts = input.inventory.node(&placed.node);
+        let Some(mut instance) = specify::specify(placed, candidate, input.desired, facts, calibrations) else {
+            continue;
+        };
+        if let Some((same, text)) = keep::as_started(placed, &instance, candidate, input, serving, calibrations) {
+            instance = same;
+            all.kept.push(text);
+        }
+        let workers = workers::specify(placed, &instance, input);
+        for part in std::iter::once(instance).chain(workers) {
+            all.planned.push(part);
+            all.placed.push(placed);
+            all.used.push(candidate);
+        }
+    }
+    all
 }
 
 /// Puts the ports into what the node is told.

@@ -7,7 +7,8 @@ use super::digest::inventory_digest;
 use super::protect::Protections;
 use super::rules::Rules;
 use super::{
-    ApprovalWanted, Because, Blocked, Deferred, Limits, Moment, ObservedSpecs, Plan, Step, Summary, Verb, hold, observe,
+    ApprovalWanted, Because, Blocked, Deferred, Limits, Moment, Observed, ObservedSpecs, Plan, Step, Summary, Verb,
+    hold, observe,
 };
 use crate::config::Desired;
 use crate::inventory::Inventory;
@@ -34,6 +35,13 @@ pub struct DestroyInput<'a> {
     pub moment: Moment,
 }
 
+/// The step that ends what a worker works for.
+fn ends_after(o: &Observed, steps: &[Step]) -> Vec<u32> {
+    let part = o.part.as_ref().filter(|_| o.is_worker());
+    let serving = part.and_then(|part| steps.iter().find(|step| step.instance.as_ref() == Some(&part.instance)));
+    serving.map(|step| step.id).into_iter().collect()
+}
+
 /// Stops for every instance of this cluster on every node that the config or the member record knows.
 pub fn destroy_plan(input: &DestroyInput<'_>) -> Plan {
     let rules = Rules::of(&input.desired.policies);
@@ -42,7 +50,9 @@ pub fn destroy_plan(input: &DestroyInput<'_>) -> Plan {
     let mut steps: Vec<Step> = Vec::new();
     let mut deferred: BTreeSet<(String, String, &str)> = BTreeSet::new();
     let mut blocked = Vec::new();
-    for o in &observed {
+    // A worker ends after what it works for.
+    let (workers, serving): (Vec<&Observed>, Vec<&Observed>) = observed.iter().partition(|o| o.is_worker());
+    for o in serving.into_iter().chain(workers) {
         let labels = super::input::labels_of(input.desired, input.inventory, &o.node);
         if !input.limits.allow(&o.node, labels) {
             deferred.insert((o.model.clone(), o.node.clone(), "selection"));
@@ -66,7 +76,7 @@ pub fn destroy_plan(input: &DestroyInput<'_>) -> Plan {
                 from_node: None,
                 because: Because::Removed,
                 detail: format!("flock destroy of cluster \"{}\"", input.desired.cluster.name.value),
-                after: Vec::new(),
+                after: ends_after(o, &steps),
                 from_instance: None,
                 route: None,
                 download_bytes: 0,
@@ -153,8 +163,10 @@ fn held(steps: &mut Vec<Step>, blocked: &mut Vec<Blocked>, input: &DestroyInput<
         index += 1;
         !stays.contains(&(index - 1))
     });
-    for (index, step) in steps.iter_mut().enumerate() {
-        step.id = index as u32 + 1;
+    let renumbered: BTreeMap<u32, u32> = steps.iter().zip(1..).map(|(step, id)| (step.id, id)).collect();
+    for step in steps.iter_mut() {
+        step.id = renumbered[&step.id];
+        step.after = step.after.iter().filter_map(|id| renumbered.get(id).copied()).collect();
     }
     approvals
 }

@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::reason::Situation;
-use super::{Because, Observed, PlanInput, PlannedInstance, Step, Verb};
+use super::{Because, Observed, PlanInput, PlannedInstance, Step, Verb, workers};
 use crate::config::Prune;
+use crate::inventory::PartOf;
 
 /// A step in the making: what it does, without its number and what it waits for.
 #[derive(Debug, Clone)]
@@ -18,6 +19,15 @@ pub(super) struct Draft {
     pub new: Option<usize>,
     /// Drafts that must be done before.
     pub needs: BTreeSet<usize>,
+    /// What its instance is a part of, where that is over several nodes.
+    pub part: Option<PartOf>,
+}
+
+impl Draft {
+    /// Whether it is about a worker for an instance on another node.
+    pub fn is_worker(&self) -> bool {
+        self.part.as_ref().is_some_and(|part| self.step.instance.as_ref().is_some_and(|id| part.is_worker(id)))
+    }
 }
 
 /// What differs.
@@ -31,6 +41,8 @@ pub(super) struct Difference {
     pub kept: Vec<(usize, String)>,
     /// Planned instances whose node cannot be asked: nothing is known of them, nothing is done.
     pub unknown: BTreeSet<usize>,
+    /// Planned instances that wait until a node is in sight again, by id: what runs in their stead stays.
+    pub out_of_sight: BTreeSet<String>,
 }
 
 /// Compares what should run with what runs.
@@ -47,7 +59,10 @@ pub(super) fn diff(
     // An agent that lost its records knows an engine by the mark it carries alone: its id, and not its model.
     let mut by_id: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for (index, o) in observed.iter().enumerate() {
-        by_replica.entry((o.model.as_str(), o.replica)).or_default().push(index);
+        // A worker takes nothing over and hands nothing on.
+        if !o.is_worker() {
+            by_replica.entry((o.model.as_str(), o.replica)).or_default().push(index);
+        }
         by_id.insert((o.node.as_str(), o.instance.as_str()), index);
     }
     for (new, instance) in planned.iter().enumerate() {
@@ -55,7 +70,8 @@ pub(super) fn diff(
         let same = by_id.get(&(instance.node.as_str(), instance.instance.as_str())).copied();
         // What runs on a node that the config lacks is stopped, never moved.
         let configured = own.iter().copied().filter(|i| input.desired.nodes.contains_key(&observed[*i].node));
-        let before = same.or_else(|| predecessor(configured, observed, instance));
+        let replaced = || predecessor(configured, observed, instance);
+        let before = same.or_else(|| replaced().filter(|_| !instance.is_worker()));
         match (same, before) {
             (Some(old), _) => {
                 used.insert(old);
@@ -83,7 +99,19 @@ pub(super) fn diff(
                 used.insert(old);
                 let before = &observed[old];
                 let in_place = before.node == instance.node && before.accelerators == instance.accelerators;
-                if in_place {
+                let spans = before.part.is_some() || instance.spec.part.is_some();
+                let stays = workers::out_of_sight(before, observed);
+                if let Some(text) = stays.or_else(|| workers::cannot_begin(before, instance)) {
+                    result.kept.push((old, text));
+                    result.out_of_sight.insert(instance.instance.clone());
+                } else if spans && before.reachable {
+                    // Its workers come and go with it: never two copies at a time.
+                    let (because, detail) =
+                        if in_place { situation.change(before, instance) } else { situation.moving(before, instance) };
+                    let stop = draft(Verb::Stop, because, detail.clone(), None, Some(before), 0, Some(old));
+                    let start = draft(Verb::Start, because, detail, Some(instance), None, new, None);
+                    result.drafts.extend([stop, start]);
+                } else if in_place {
                     let (because, detail) = situation.change(before, instance);
                     result.drafts.push(draft(
                         Verb::Change,
@@ -118,7 +146,20 @@ pub(super) fn diff(
             }
         }
     }
-    for (old, leftover) in observed.iter().enumerate().filter(|(index, _)| !used.contains(index)) {
+    // Of what is not to begin, no worker is either.
+    result.drafts.retain(|draft| {
+        !draft.is_worker() || !draft.part.as_ref().is_some_and(|part| result.out_of_sight.contains(&part.instance))
+    });
+    let mut leftovers: Vec<(usize, &Observed)> = observed.iter().enumerate().collect();
+    leftovers.retain(|(index, _)| !used.contains(index));
+    // What a worker works for decides on it.
+    leftovers.sort_by_key(|(index, leftover)| (leftover.is_worker(), *index));
+    for (old, leftover) in leftovers {
+        let kept = workers::waits(leftover, planned, observed).or_else(|| workers::out_of_sight(leftover, observed));
+        if let Some(text) = kept.or_else(|| workers::of_kept(leftover, &result.kept, observed)) {
+            result.kept.push((old, text));
+            continue;
+        }
         if let Some(Err(problem)) = input.candidates.get(&leftover.model)
             && input.desired.models.contains_key(&leftover.model)
         {
@@ -126,7 +167,8 @@ pub(super) fn diff(
             result.kept.push((old, text));
             continue;
         }
-        let (because, detail) = situation.stop(leftover);
+        let (because, detail) =
+            workers::ends(leftover, &result.drafts, planned, observed).unwrap_or_else(|| situation.stop(leftover));
         let gone = !input.desired.models.contains_key(&leftover.model);
         if gone && prune == Prune::Keep {
             let text = format!(
@@ -140,6 +182,10 @@ pub(super) fn diff(
         stop.step.confirm = (gone && prune == Prune::Confirm).then(|| "prune".to_owned());
         result.drafts.push(stop);
     }
+    workers::serve_anew(&mut result, planned, observed, |detail, new, old| {
+        let (instance, before) = (&planned[new], &observed[old]);
+        draft(Verb::Restart, Because::Drift, detail, Some(instance), Some(before), new, Some(old))
+    });
     result.drafts.sort_by(|a, b| key(&a.step).cmp(&key(&b.step)));
     result
 }
@@ -218,5 +264,6 @@ fn draft(
         fetch: None,
         confirm: None,
     };
-    Draft { step, old: old_index, new: new.map(|_| new_index), needs: BTreeSet::new() }
+    let part = new.map_or_else(|| old.and_then(|old| old.part.clone()), |new| new.spec.part.clone());
+    Draft { step, old: old_index, new: new.map(|_| new_index), needs: BTreeSet::new(), part }
 }

@@ -335,6 +335,13 @@ pub enum FetchFrom {
     },
 }
 
+impl PlannedInstance {
+    /// Whether it works for an instance on another node, and serves nobody itself.
+    pub fn is_worker(&self) -> bool {
+        self.spec.part.as_ref().is_some_and(|part| part.is_worker(&self.instance))
+    }
+}
+
 impl FetchFrom {
     /// The node that sends the files, where one does.
     pub fn sender(&self) -> Option<&str> {

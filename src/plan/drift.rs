@@ -21,7 +21,8 @@ pub fn drift(inventory: &Inventory, specs: &ObservedSpecs, observed: &[Observed]
                 text,
             });
         };
-        let who = format!("`{}` (replica {})", o.model, o.replica);
+        let worker = if o.is_worker() { "the worker of " } else { "" };
+        let who = format!("{worker}`{}` (replica {})", o.model, o.replica);
         match (o.state, &o.last_failure) {
             (Some(InstanceState::Stopping), _) => {}
             _ if o.spec.is_none() && specs.contains_key(&o.node) => {

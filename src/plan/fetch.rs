@@ -25,6 +25,10 @@ pub(super) fn add(
 ) {
     let mut readers: BTreeMap<(String, String), Vec<usize>> = BTreeMap::new();
     for (index, instance) in planned.iter().enumerate() {
+        // A worker is sent what it holds.
+        if instance.is_worker() || difference.out_of_sight.contains(&instance.instance) {
+            continue;
+        }
         let facts = input.inventory.node(&instance.node);
         if difference.unknown.contains(&index) || !wanted(used[index], facts, difference.unchanged.contains(&index)) {
             continue;
@@ -49,6 +53,7 @@ pub(super) fn add(
             old: None,
             new: None,
             needs: BTreeSet::new(),
+            part: None,
         });
         for consumer in consumers {
             drafts[consumer].needs.insert(fetch);
@@ -132,6 +137,11 @@ fn step(
         limit_bytes_per_s: None,
     });
     let lost = if because == Because::Drift { "; files are missing" } else { "" };
+    // It is among the files only where it is loaded.
+    let projector = candidate.projector.as_ref().filter(|projector| candidate.files.contains(projector));
+    let projector = projector.map_or(String::new(), |file| {
+        format!(", and the vision projector {}", file.name.rsplit('/').next().unwrap_or_default())
+    });
     Step {
         id: 0,
         verb: Verb::Fetch,
@@ -142,7 +152,7 @@ fn step(
         from_node: None,
         because,
         detail: format!(
-            "{}/{} reads {} of {}{lost}",
+            "{}/{} reads {} of {}{projector}{lost}",
             instance.model, instance.replica, candidate.label, candidate.source
         ),
         after: Vec::new(),
@@ -170,7 +180,8 @@ pub(super) fn estimate(drafts: &mut [Draft], planned: &[PlannedInstance], used: 
             drafts[index].step.estimated_ms = Some(0);
             continue;
         }
-        let load = loads.of_instance(&planned[new], used[new]);
+        // A worker only has to listen.
+        let load = if planned[new].is_worker() { START_MS } else { loads.of_instance(&planned[new], used[new]) };
         // The start of a split move or change: its replica is away until it answers.
         let split = step.verb == Verb::Start
             && drafts[index].needs.iter().any(|need| {

@@ -9,7 +9,7 @@ use super::input::labels_of;
 use super::protect::Protections;
 use super::rules::Rules;
 use super::schedule::Scheduled;
-use super::{ApprovalWanted, Because, Blocked, Deferred, Observed, PlanInput, Selection, Step, Verb, hold};
+use super::{ApprovalWanted, Because, Blocked, Deferred, Observed, PlanInput, Selection, Step, Verb, hold, workers};
 use crate::placement::Unplaced;
 
 /// What is left after the gates, and what is not.
@@ -119,13 +119,14 @@ pub(super) fn wait_for_nodes(gated: &mut Gated, unplaced: &[Unplaced], input: &P
     let member = &input.inventory.member;
     let nodes = member.nodes.iter().map(|known| known.name.as_str());
     let seen: BTreeSet<&str> = nodes.chain(member.instances.iter().map(|left| left.node.as_str())).collect();
+    let likes = input.placement.likes();
     for unplaced in unplaced {
         let Some(model) = input.desired.models.get(&unplaced.model) else { continue };
         let away = unplaced.reasons.iter().filter(|reason| reason.constraint == "unreachable");
         // A reason holds for all that are like its node.
-        let nodes = away.flat_map(|reason| match input.placement.like(&reason.node) {
-            [] => std::slice::from_ref(&reason.node),
-            alike => alike,
+        let nodes = away.flat_map(|reason| match likes.get(reason.node.as_str()) {
+            None => std::slice::from_ref(&reason.node),
+            Some(alike) => alike,
         });
         for node in nodes.map(String::as_str) {
             let labels = labels_of(input.desired, input.inventory, node);
@@ -237,7 +238,9 @@ fn stays_protected(gated: &mut Gated, input: &PlanInput<'_>, protections: &Prote
 /// What keeps running on its place (kept by `prune`, or unknown to the placement) leaves too little.
 fn no_room(draft: &Draft) -> Fate {
     let node = &draft.step.node;
-    let remedy = format!("what keeps running on `{node}` leaves too little memory: stop it, or let it go with `prune`");
+    let remedy = format!(
+        "what keeps running on `{node}` leaves too little memory or too few ports: stop it, or let it go with `prune`"
+    );
     Fate::Blocked { policy: "memory".to_owned(), since: None, remedy }
 }
 
@@ -288,7 +291,8 @@ fn stop_share(
 fn spread(drafts: &[Draft], fates: &mut BTreeMap<usize, Fate>) {
     // The first start of every replica.
     let mut starts: BTreeMap<(&str, u32), usize> = BTreeMap::new();
-    for (index, Draft { step, .. }) in drafts.iter().enumerate().filter(|(_, draft)| draft.step.verb == Verb::Start) {
+    let begins = |draft: &Draft| draft.step.verb == Verb::Start && !draft.is_worker();
+    for (index, Draft { step, .. }) in drafts.iter().enumerate().filter(|(_, draft)| begins(draft)) {
         starts.entry((&step.model, step.replica)).or_insert(index);
     }
     loop {
@@ -307,6 +311,9 @@ fn spread(drafts: &[Draft], fates: &mut BTreeMap<usize, Fate>) {
                 }
             };
             more.push((index, fate));
+        }
+        for (index, cause) in workers::without_serving(drafts, |index| fates.contains_key(&index)) {
+            more.push((index, fates[&cause].clone()));
         }
         // A replica that could not start again is not stopped, but where it has to leave for another or has lost its place.
         for (index, draft) in drafts.iter().enumerate().filter(|(index, _)| !fates.contains_key(index)) {

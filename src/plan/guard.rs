@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::digest::{TOLERANCE_BYTES, plan_digest};
 use super::{Guard, Plan, PlannedInstance, Step, Verb};
-use crate::base::format_bytes;
+use crate::base::{InstanceState, format_bytes};
 use crate::inventory::{Accelerator, Disk, InstanceSpec, Inventory, NodeFacts};
 
 /// The guards of a plan: one per node that its steps touch.
@@ -21,14 +21,34 @@ pub fn guards(plan: &Plan, inventory: &Inventory) -> BTreeMap<String, Guard> {
             steps.entry(sender).or_default().push(step);
         }
     }
+    let ways: BTreeSet<&str> = plan.egress.iter().map(|way| way.node.as_str()).collect();
     let guarded = |name: String| {
         let facts = inventory.node(&name)?;
         let here = instances.get(name.as_str()).map_or(&[][..], Vec::as_slice);
         let steps = steps.get(name.as_str()).map_or(&[][..], Vec::as_slice);
-        let guard = guard(here, steps, facts);
+        let mut guard = guard(here, steps, facts);
+        for way in plan.egress.iter().filter(|way| way.node == name) {
+            guard.facts.insert(format!("egress {}", way.endpoint), json!(way.rtt_us));
+        }
         Some((name, guard))
     };
-    touched(&plan.steps).into_iter().filter_map(guarded).collect()
+    let all: BTreeSet<String> = touched(&plan.steps).into_iter().chain(ways.into_iter().map(str::to_owned)).collect();
+    all.into_iter().filter_map(guarded).collect()
+}
+
+/// A way out that is gone, or longer than a wobble of the measurement: by as much as would choose another node.
+fn way_out(inventory: &Inventory, node: &str, endpoint: &str, was: &Value) -> Option<String> {
+    let found = inventory.egress.iter().find(|way| way.node == node && way.endpoint == endpoint)?;
+    let Some(is) = found.rtt_us else {
+        let why = found.unknown.get("rtt_us").map(|why| format!(" ({why})")).unwrap_or_default();
+        return was.is_u64().then(|| format!("{endpoint} was reached from here, and is not any more{why}"));
+    };
+    let was = was.as_u64()?;
+    let (share, least) = (was / 5, 2_000);
+    (is > was.saturating_add(share.max(least))).then(|| {
+        let ms = |us: u64| format!("{:.1} ms", us as f64 / 1000.0);
+        format!("the way to {endpoint} {} -> {} since the plan", ms(was), ms(is))
+    })
 }
 
 /// Nodes that steps touch, and those that send weights for them.
@@ -37,14 +57,17 @@ pub fn touched(steps: &[Step]) -> BTreeSet<String> {
     steps.iter().flat_map(|step| [Some(step.node.clone()), step.from_node.clone(), sender(step)]).flatten().collect()
 }
 
-/// The accelerators that a step loads something onto. Engines measure free memory while they start, so steps that
-/// share one must not load at the same time; a failure of one is no reason against the other.
-pub fn loads_onto<'a>(plan: &'a Plan, step: &Step) -> &'a [String] {
-    if !is_load(step.verb) {
-        return &[];
-    }
-    let result = plan.instances.iter().find(|i| Some(&i.instance) == step.instance.as_ref() && i.node == step.node);
-    result.map_or(&[], |instance| instance.accelerators.as_slice())
+/// By the id of each step the accelerators that it loads something onto; those that load nothing are left out. Engines
+/// measure free memory while they start, so steps that share one must not load at the same time; a failure of one is no
+/// reason against the other.
+pub fn loads_onto(plan: &Plan) -> BTreeMap<u32, &[String]> {
+    let instances: BTreeMap<(&str, &str), &PlannedInstance> =
+        plan.instances.iter().map(|i| ((i.instance.as_str(), i.node.as_str()), i)).collect();
+    let loads = plan.steps.iter().filter(|step| is_load(step.verb)).filter_map(|step| {
+        let instance = instances.get(&(step.instance.as_deref()?, step.node.as_str()))?;
+        Some((step.id, instance.accelerators.as_slice()))
+    });
+    loads.collect()
 }
 
 /// The guard of a node, of the instances planned there and the steps that touch it.
@@ -152,9 +175,22 @@ pub fn memory_taken(plan: &Plan, spec: &InstanceSpec, node: &NodeFacts) -> Optio
     spec.accelerators.iter().find_map(|uuid| {
         let device = node.accelerator(uuid)?;
         let has = available(device)?;
-        let planned = plan.instances.iter().map(|instance| &instance.spec);
-        let here = planned.flat_map(|spec| spec.accelerators.iter().zip(&spec.planned_bytes));
-        let needs = here.filter(|(on, _)| *on == uuid).map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
+        let takes = |spec: &InstanceSpec| {
+            let here = spec.accelerators.iter().zip(&spec.planned_bytes).filter(|(on, _)| *on == uuid);
+            here.map(|(_, bytes)| *bytes).fold(0, u64::saturating_add)
+        };
+        // What serves has loaded all it ever will: it needs no more than our engines hold, however much was planned.
+        let serves = |other: &InstanceSpec| {
+            let mut there = node.instances.iter().filter(|facts| facts.instance == other.instance);
+            other.instance != spec.instance && there.any(|facts| facts.state == InstanceState::Ready)
+        };
+        let (mut needs, mut ready) = (0_u64, 0_u64);
+        for other in plan.instances.iter().map(|instance| &*instance.spec) {
+            let of = if serves(other) { &mut ready } else { &mut needs };
+            *of = of.saturating_add(takes(other));
+        }
+        let held = has.saturating_sub(device.memory.free_bytes.unwrap_or(0));
+        let needs = needs.saturating_add(ready.min(held));
         if has.saturating_add(TOLERANCE_BYTES) >= needs {
             return None;
         }
@@ -225,6 +261,10 @@ pub fn stale(plan: &Plan, inventory: &Inventory) -> Vec<String> {
             ));
         }
         for (fact, was) in &guard.facts {
+            if let Some(endpoint) = fact.strip_prefix("egress ") {
+                moved.extend(way_out(inventory, name, endpoint, was).map(|text| format!("{name}: {text}")));
+                continue;
+            }
             moved.extend(compare(node, fact, was).map(|text| format!("{name}: {text}")));
         }
     }

@@ -111,7 +111,7 @@ pub(super) fn moves_per_hour(drafts: &[(usize, &Draft)], input: &PlanInput<'_>) 
     let name = format!("limit moves-per-hour={} ({})", limit.value, limit.place.short());
     let mut notes = Vec::new();
     let done = past(&input.inventory.member, input.moment);
-    if !input.moment.live {
+    if !input.moment.live && limit.value > 0 {
         notes.push(format!(
             "{name}: what moved in the past hour is not known from an inventory file, so it is not counted"
         ));
@@ -119,8 +119,25 @@ pub(super) fn moves_per_hour(drafts: &[(usize, &Draft)], input: &PlanInput<'_>) 
     let left = (limit.value as usize).saturating_sub(if input.moment.live { done } else { 0 });
     let held: BTreeSet<usize> = moving.iter().skip(left).map(|(index, _)| *index).collect();
     if !held.is_empty() {
-        let before = if input.moment.live { format!("{done} in the past hour, ") } else { String::new() };
-        notes.push(format!("{name}: {before}{} of {} now, the rest waits", moving.len() - held.len(), moving.len()));
+        let models: BTreeSet<&str> = moving
+            .iter()
+            .filter(|(index, _)| held.contains(index))
+            .map(|(_, draft)| draft.step.model.as_str())
+            .collect();
+        let models = models.into_iter().collect::<Vec<_>>().join(", ");
+        notes.push(match limit.value {
+            0 => {
+                let waits = if held.len() == 1 { "1 step waits".to_owned() } else { format!("{} steps wait", held.len()) };
+                format!(
+                    "{name} lets nothing move and nothing be preempted: {waits}, of {models}, until it is raised or taken out"
+                )
+            }
+            _ => {
+                let before = if input.moment.live { format!("{done} in the past hour, ") } else { String::new() };
+                let now = moving.len() - held.len();
+                format!("{name}: {before}{now} of {} now, the rest waits ({models})", moving.len())
+            }
+        });
     }
     (held, notes)
 }
@@ -271,7 +288,10 @@ pub fn held_now(steps: &[Step], desired: &Desired, member: &MemberRecord, moment
         let (planned, done) = (moves(steps).len(), past(member, moment));
         if planned > 0 && planned + done > limit.value as usize {
             let name = format!("limit moves-per-hour={} ({})", limit.value, limit.place.short());
-            found.push(format!("{name}: {done} in the past hour, and {planned} in this plan"));
+            found.push(match limit.value {
+                0 => format!("{name} lets nothing move: {planned} in this plan; raise it, or take it out"),
+                _ => format!("{name}: {done} in the past hour, and {planned} in this plan"),
+            });
         }
     }
     found

@@ -4,7 +4,7 @@ use crate::config::DiagnosticId;
 
 /// A node's ports overlap its ephemeral range.
 pub const PORTS_OVERLAP: &str = "FLK400";
-/// Something keeps running although the config no longer names it.
+/// Something keeps running although the config no longer names it, or although it could not be started anew.
 pub const KEPT: &str = "FLK401";
 /// A remark of the placement.
 pub const PLACEMENT_NOTE: &str = "FLK402";
@@ -33,8 +33,9 @@ pub const PLAN_DIAGNOSTICS: &[DiagnosticId] = &[
     },
     DiagnosticId {
         id: KEPT,
-        title: "something keeps running that nothing wants",
-        explanation: "A model left the config under `prune \"keep\"`, or its weights cannot be read now. flock does not stop it.",
+        title: "something keeps running as it is",
+        explanation: "A model left the config under `prune \"keep\"`, its weights cannot be read now, or what is found on \
+                      its node is no longer what it was started with. flock does not stop it.",
     },
     DiagnosticId {
         id: PLACEMENT_NOTE,

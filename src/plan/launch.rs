@@ -30,14 +30,14 @@ pub(super) struct Launch {
 
 /// The maker of a replica's devices, and what its runtime knows them by: a shape never mixes makers. A device whose
 /// UUID is flock's own name for it (its `unknown` says why) goes by its index.
-fn visible(placed: &Placed, facts: Option<&NodeFacts>) -> (String, Vec<String>) {
+pub(super) fn visible(accelerators: &[String], facts: Option<&NodeFacts>) -> (String, Vec<String>) {
     let known = |uuid: &String| facts.and_then(|facts| facts.accelerator(uuid));
-    let vendor = placed.accelerators.iter().find_map(known).map_or_else(|| "nvidia".to_owned(), |a| a.vendor.clone());
+    let vendor = accelerators.iter().find_map(known).map_or_else(|| "nvidia".to_owned(), |a| a.vendor.clone());
     let name = |uuid: &String| match known(uuid) {
         Some(device) if device.unknown.contains_key("uuid") => device.index.to_string(),
         _ => uuid.clone(),
     };
-    (vendor, placed.accelerators.iter().map(name).collect())
+    (vendor, accelerators.iter().map(name).collect())
 }
 
 /// How this replica's program is started. `entry` is the path of its weights on the node.
@@ -49,13 +49,22 @@ pub(super) fn launch(
     entry: &str,
     facts: Option<&NodeFacts>,
 ) -> Launch {
-    let (vendor, names) = visible(placed, facts);
+    let (vendor, names) = visible(&placed.accelerators, facts);
     let devices = placed.accelerators.len();
     let ranks = (placed.tensor_parallel * placed.pipeline_parallel) as usize;
     let apart = placed.vision.is_some_and(|at| at >= ranks);
     let all = candidate.variant.architecture.layers;
     let layers = match placed.engine {
         // As it was sized: what was planned, else equal shares, and every layer named, however many there are.
+        // Those of the workers pass first, and the output head comes last wherever that is.
+        EngineKind::LlamaCpp if !placed.elsewhere.is_empty() => {
+            let mut layers = placed.layers.clone();
+            layers.rotate_left(devices.min(placed.layers.len()));
+            if let Some(last) = layers.last_mut() {
+                *last += 1;
+            }
+            layers
+        }
         EngineKind::LlamaCpp if devices > 0 => match placed.layers.split_last() {
             Some((last, before)) => before.iter().copied().chain([last + 1]).collect(),
             None => layer_split(all, (devices - usize::from(apart)) as u32),
@@ -94,6 +103,7 @@ pub(super) fn launch(
         accelerators: devices,
         layer_counts: layers,
         offloaded: offloads.then_some(held + 1),
+        workers: placed.elsewhere.iter().map(|part| part.accelerators.len().max(1)).sum(),
         projector,
         half: placed
             .accelerators
@@ -105,6 +115,8 @@ pub(super) fn launch(
     let mut env = engine::device_environment(placed.engine, &vendor, &names);
     env.extend(engine::settings_environment(placed.engine, &settings, &placed.layers));
     let timeout = engine::ready_timeout(placed.engine, candidate.variant.download_bytes);
+    // Through a cable at 100 Mbit/s, what the workers hold takes longer than from a disk.
+    let timeout = if placed.elsewhere.is_empty() { timeout } else { timeout * 8 };
     Launch {
         argv: engine::argv(placed.engine, program, &settings),
         env,

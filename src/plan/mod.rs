@@ -22,6 +22,7 @@ mod guard;
 mod hold;
 mod ids;
 mod input;
+mod keep;
 mod launch;
 mod measured;
 mod observe;
@@ -35,12 +36,17 @@ mod rules;
 mod schedule;
 mod select;
 mod specify;
+mod stays;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod tests_keep;
+#[cfg(test)]
 mod tests_measured;
+#[cfg(test)]
+mod tests_nodes;
 #[cfg(test)]
 mod tests_policies;
 #[cfg(test)]
@@ -48,6 +54,7 @@ mod tests_routes;
 #[cfg(test)]
 mod tests_trust;
 mod window;
+mod workers;
 
 pub use build::plan;
 pub use check::check;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::ObservedSpecs;
 use crate::base::{EngineKind, InstanceState};
-use crate::inventory::{Calibration, Failure, InstanceFacts, InstanceSpec, Inventory, NodeFacts};
+use crate::inventory::{Calibration, Failure, InstanceFacts, InstanceSpec, Inventory, NodeFacts, PartOf};
 
 /// An instance as it is found on a node.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,6 +47,8 @@ pub struct Observed {
     pub spilled: Option<(u32, u32)>,
     /// What its node is told; `None` where only facts are known.
     pub spec: Option<InstanceSpec>,
+    /// What it is a part of, where that is over several nodes.
+    pub part: Option<PartOf>,
 }
 
 impl Observed {
@@ -57,6 +59,11 @@ impl Observed {
             Some(InstanceState::Starting) => self.alive || self.supervised,
             Some(InstanceState::Failed | InstanceState::Stopping) | None => false,
         }
+    }
+
+    /// Whether it works for an instance on another node, and serves nobody itself.
+    pub fn is_worker(&self) -> bool {
+        self.part.as_ref().is_some_and(|part| part.is_worker(&self.instance))
     }
 
     /// Whether it holds memory now, or may take it at any moment without being asked.
@@ -116,6 +123,7 @@ fn from_facts(node: &NodeFacts, facts: &InstanceFacts, spec: Option<&InstanceSpe
         last_failure: facts.last_failure.clone(),
         spilled: facts.measured.as_deref().and_then(Calibration::spilled),
         spec: spec.cloned(),
+        part: facts.part.clone().or_else(|| spec.and_then(|spec| spec.part.clone())),
     }
 }
 
@@ -140,5 +148,6 @@ fn from_spec(node: &NodeFacts, spec: &InstanceSpec) -> Observed {
         last_failure: None,
         spilled: None,
         spec: Some(spec.clone()),
+        part: spec.part.clone(),
     }
 }

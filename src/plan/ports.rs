@@ -13,68 +13,166 @@ const ALTERNATES: usize = 4;
 /// The range where a node says none.
 pub const DEFAULT_RANGE: (u16, u16) = (20000, 20999);
 
-/// Gives every instance its port, its internal ports and alternates. What is returned found none and must not be
-/// started.
+/// What was given away.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Assigned {
+    /// Instances that found no port and must not be started.
+    pub without: Vec<usize>,
+    /// Instances that take ports of one that leaves: planned, observed.
+    pub after: Vec<(usize, usize)>,
+}
+
+/// Gives every instance its port, its internal ports and alternates.
 ///
-/// A running instance keeps its ports, also where its specification changes on the same accelerators.
+/// A running instance keeps its ports, also where its specification changes on the same accelerators. Those of one that
+/// leaves are taken where nothing else is left, and whoever takes them waits for that.
 pub(super) fn assign(
     instances: &mut [PlannedInstance],
     observed: &[Observed],
     desired: &Desired,
     inventory: &Inventory,
-) -> Vec<usize> {
+) -> Assigned {
     let mut by_node: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (index, instance) in instances.iter().enumerate() {
         by_node.entry(instance.node.clone()).or_default().push(index);
     }
-    let mut found: BTreeMap<&str, Vec<&Observed>> = BTreeMap::new();
-    observed.iter().for_each(|o| found.entry(&o.node).or_default().push(o));
-    let mut without = Vec::new();
+    let mut found: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    observed.iter().enumerate().for_each(|(index, o)| found.entry(&o.node).or_default().push(index));
+    let mut assigned = Assigned::default();
     for (node, members) in by_node {
-        let range = desired.nodes.get(&node).map_or(DEFAULT_RANGE, |configured| configured.ports);
-        let facts = inventory.node(&node);
         let here = found.remove(node.as_str()).unwrap_or_default();
-        let ours: BTreeSet<u16> = here.iter().filter(|o| o.alive).flat_map(|o| ports_of(o)).collect();
-        let foreign: BTreeSet<u16> = facts
-            .map(|facts| facts.ports_in_use.iter().copied().filter(|port| !ours.contains(port)).collect())
-            .unwrap_or_default();
-        let before: Vec<Option<&Observed>> = members.iter().map(|i| predecessor(&instances[*i], &here)).collect();
-        let main = |before: &Option<&Observed>| before.map(|o| o.port).filter(|p| *p != 0 && !foreign.contains(p));
-        let kept: Vec<Option<u16>> = before.iter().map(main).collect();
-        let mut pool = Pool { range, ephemeral: facts.and_then(ephemeral), taken: foreign.clone() };
-        pool.taken.extend(here.iter().flat_map(|o| ports_of(o)));
-        pool.taken.extend(kept.iter().flatten());
-        let mut holders = BTreeSet::new();
+        let there = Here { desired, facts: inventory.node(&node), observed, here: &here, node: &node };
+        // The lowest first; where that cuts up the rows that engines want, rows before single ones.
+        let plain = there.deal(instances, &members, false);
+        let dealt = if plain.without == 0 { plain } else { plain.or(there.deal(instances, &members, true)) };
+        let mut pool = dealt.pool;
         let mut placed = Vec::new();
-        for ((index, kept), before) in members.iter().zip(&kept).zip(&before) {
-            // Two instances cannot keep one port: the first in order does.
-            let port = kept.filter(|port| holders.insert(*port)).or_else(|| pool.take(1).map(|(port, _)| port));
-            let needed = internal_ports(instances[*index].engine);
-            let had = before.and_then(|o| o.spec.as_ref()).map(|spec| &spec.internal_ports);
-            let had = had.filter(|had| had.len() == usize::from(needed) && had.iter().all(|p| !foreign.contains(p)));
-            let internal = match had {
-                Some(had) if had.iter().all(|port| holders.insert(*port)) => Some(had.clone()),
-                _ if needed == 0 => Some(Vec::new()),
-                _ => pool.take(needed).map(|(low, high)| (low..=high).collect()),
+        for (index, ports) in members.iter().zip(dealt.ports) {
+            let Some((port, internal)) = ports else {
+                assigned.without.push(*index);
+                continue;
             };
-            match (port, internal) {
-                (Some(port), Some(internal)) => {
-                    holders.insert(port);
-                    holders.extend(&internal);
-                    instances[*index].port = port;
-                    instances[*index].spec.internal_ports = internal;
-                    placed.push(*index);
-                }
-                _ => without.push(*index),
-            }
+            instances[*index].port = port;
+            instances[*index].spec.internal_ports = internal;
+            placed.push(*index);
         }
-        for index in placed {
+        assigned.after.extend(dealt.after);
+        // The instance that a worker works for is told its port.
+        for index in placed.into_iter().filter(|index| !instances[*index].is_worker()).collect::<Vec<_>>() {
             let alternates = std::iter::repeat_with(|| pool.take(1)).map_while(|port| Some(port?.0));
             instances[index].port_alternates = alternates.take(ALTERNATES).collect();
         }
     }
-    without.sort_unstable();
-    without
+    assigned.without.sort_unstable();
+    assigned
+}
+
+/// A node, and what runs there.
+struct Here<'a> {
+    desired: &'a Desired,
+    facts: Option<&'a NodeFacts>,
+    observed: &'a [Observed],
+    here: &'a [usize],
+    node: &'a str,
+}
+
+/// One way to give the ports of a node away.
+struct Dealt {
+    /// By member: its port and internal ones.
+    ports: Vec<Option<(u16, Vec<u16>)>>,
+    after: Vec<(usize, usize)>,
+    without: usize,
+    pool: Pool,
+}
+
+impl Dealt {
+    /// The one that leaves fewer without; this one where both leave as many.
+    fn or(self, other: Self) -> Self {
+        if other.without < self.without { other } else { self }
+    }
+}
+
+impl Here<'_> {
+    fn deal(&self, instances: &[PlannedInstance], members: &[usize], rows_first: bool) -> Dealt {
+        let range = self.desired.nodes.get(self.node).map_or(DEFAULT_RANGE, |configured| configured.ports);
+        let all = || self.here.iter().map(|index| (*index, &self.observed[*index]));
+        let ours: BTreeSet<u16> = all().filter(|(_, o)| o.alive).flat_map(|(_, o)| ports_of(o)).collect();
+        let foreign: BTreeSet<u16> = self
+            .facts
+            .map(|facts| facts.ports_in_use.iter().copied().filter(|port| !ours.contains(port)).collect())
+            .unwrap_or_default();
+        let before: Vec<Option<usize>> = members.iter().map(|i| self.predecessor(&instances[*i])).collect();
+        let main = |before: &Option<usize>| {
+            before.map(|index| self.observed[index].port).filter(|port| *port != 0 && !foreign.contains(port))
+        };
+        let kept: Vec<Option<u16>> = before.iter().map(main).collect();
+        let mut pool =
+            Pool { range, ephemeral: self.facts.and_then(ephemeral), taken: foreign.clone(), leaving: BTreeMap::new() };
+        pool.taken.extend(all().flat_map(|(_, o)| ports_of(o)));
+        pool.taken.extend(kept.iter().flatten());
+        for (index, o) in all().filter(|(index, o)| !before.contains(&Some(*index)) && self.leaves(o)) {
+            pool.leaving.extend(ports_of(o).filter(|port| *port != 0 && !foreign.contains(port)).map(|p| (p, index)));
+        }
+        let mut dealt = Dealt { ports: vec![None; members.len()], after: Vec::new(), without: 0, pool };
+        let mut holders = BTreeSet::new();
+        let mut mains: Vec<Option<u16>> = vec![None; members.len()];
+        let mut internals: Vec<Option<Vec<u16>>> = vec![None; members.len()];
+        let passes: &[(bool, bool)] = if rows_first { &[(false, true), (true, false)] } else { &[(true, true)] };
+        for (singles, rows) in passes {
+            for (at, index) in members.iter().enumerate() {
+                let mut waits = BTreeSet::new();
+                // Two instances cannot keep one port: the first in order does.
+                if *singles {
+                    let kept = kept[at].filter(|port| holders.insert(*port));
+                    mains[at] = kept.or_else(|| dealt.pool.take_any(1, &mut waits).map(|(port, _)| port));
+                    holders.extend(mains[at]);
+                }
+                if *rows {
+                    let needed = internal_ports(instances[*index].engine);
+                    let had = before[at].and_then(|o| self.observed[o].spec.as_ref()).map(|spec| &spec.internal_ports);
+                    let same = |had: &&Vec<u16>| {
+                        had.len() == usize::from(needed) && had.iter().all(|port| !foreign.contains(port))
+                    };
+                    internals[at] = match had.filter(same) {
+                        Some(had) if had.iter().all(|port| holders.insert(*port)) => Some(had.clone()),
+                        _ if needed == 0 => Some(Vec::new()),
+                        _ => {
+                            let found =
+                                dealt.pool.take_any(needed, &mut waits).map(|(low, high)| (low..=high).collect());
+                            found.or_else(|| self.has_its_own(before[at], &instances[*index]).then(Vec::new))
+                        }
+                    };
+                    holders.extend(internals[at].iter().flatten());
+                }
+                dealt.after.extend(waits.into_iter().map(|old| (*index, old)));
+            }
+        }
+        dealt.ports = mains.into_iter().zip(internals).map(|(port, internal)| Some((port?, internal?))).collect();
+        dealt.without = dealt.ports.iter().filter(|ports| ports.is_none()).count();
+        dealt
+    }
+
+    /// Whether it runs as it should, and only what its engine opened is not told: that is among the ports in use.
+    fn has_its_own(&self, before: Option<usize>, instance: &PlannedInstance) -> bool {
+        before.map(|index| &self.observed[index]).is_some_and(|o| {
+            o.spec.is_none() && o.alive && o.instance == instance.instance && o.specification == instance.specification
+        })
+    }
+
+    /// The instance of this replica whose ports it may keep: itself, or what runs on its accelerators.
+    fn predecessor(&self, instance: &PlannedInstance) -> Option<usize> {
+        let same = |index: &&usize| {
+            let o = &self.observed[**index];
+            (&o.model, o.replica) == (&instance.model, instance.replica)
+                && (o.instance == instance.instance || o.accelerators == instance.accelerators)
+        };
+        self.here.iter().find(same).copied()
+    }
+
+    /// Whether the plan stops it or moves it away, as nothing planned here takes over from it.
+    fn leaves(&self, o: &Observed) -> bool {
+        o.reachable && self.desired.models.contains_key(&o.model)
+    }
 }
 
 /// All ports that belong to what runs, or should.
@@ -88,9 +186,26 @@ struct Pool {
     range: (u16, u16),
     ephemeral: Option<(u16, u16)>,
     taken: BTreeSet<u16>,
+    /// Taken by what leaves, which is this observed instance.
+    leaving: BTreeMap<u16, usize>,
 }
 
 impl Pool {
+    /// The same, and where there are none with those of instances that leave, which are then waited for.
+    fn take_any(&mut self, count: u16, waits: &mut BTreeSet<usize>) -> Option<(u16, u16)> {
+        if let Some(found) = self.take(count) {
+            return Some(found);
+        }
+        let (taken, leaving) = (self.taken.clone(), std::mem::take(&mut self.leaving));
+        self.taken.retain(|port| !leaving.contains_key(port));
+        let found = self.take(count);
+        let given = |port: &u16| found.is_some_and(|(low, high)| (low..=high).contains(port));
+        waits.extend(leaving.iter().filter(|(port, _)| given(port)).map(|(_, old)| *old));
+        self.leaving = leaving.into_iter().filter(|(port, _)| !given(port)).collect();
+        self.taken.extend(taken);
+        found
+    }
+
     /// The lowest so many free ports in a row, first and last: outside the ephemeral range, else anywhere.
     fn take(&mut self, count: u16) -> Option<(u16, u16)> {
         let (low, high) = self.range;
@@ -109,12 +224,6 @@ impl Pool {
 /// Where the kernel takes a port for any outgoing connection.
 fn ephemeral(node: &NodeFacts) -> Option<(u16, u16)> {
     node.ip_local_port_range.map(|[from, to]| (from, to))
-}
-
-/// The instance of this replica whose ports it may keep: itself, or what runs on its accelerators.
-fn predecessor<'a>(instance: &PlannedInstance, here: &[&'a Observed]) -> Option<&'a Observed> {
-    let own = here.iter().filter(|o| o.model == instance.model && o.replica == instance.replica);
-    own.copied().find(|o| o.instance == instance.instance || o.accelerators == instance.accelerators)
 }
 
 /// Nodes whose range overlaps the kernel's ephemeral range, where any connection may take a port first.

@@ -23,6 +23,8 @@ pub(super) struct Situation<'a> {
     newcomers: BTreeMap<&'a str, Vec<&'a PlannedInstance>>,
     /// What loses its place to higher ranks, by instance and node.
     victims: BTreeMap<(&'a str, &'a str), &'a Victim>,
+    /// Nodes that are like others, with those.
+    likes: BTreeMap<&'a str, &'a [String]>,
 }
 
 impl<'a> Situation<'a> {
@@ -35,17 +37,20 @@ impl<'a> Situation<'a> {
             successors: BTreeMap::new(),
             newcomers: BTreeMap::new(),
             victims: BTreeMap::new(),
+            likes: input.placement.likes(),
         };
         for victim in &input.placement.victims {
             this.victims.entry((&victim.instance, &victim.node)).or_insert(victim);
         }
-        for o in observed {
+        for o in observed.iter().filter(|o| !o.is_worker()) {
             this.observed.entry(&o.model).or_default().push(o);
             this.replicas.entry((&o.model, o.replica)).or_insert(o);
         }
         let runs: BTreeSet<(&str, &str)> = observed.iter().map(|o| (o.instance.as_str(), o.node.as_str())).collect();
         for instance in planned {
-            this.successors.entry((&instance.model, instance.replica)).or_insert(instance);
+            if !instance.is_worker() {
+                this.successors.entry((&instance.model, instance.replica)).or_insert(instance);
+            }
             if !runs.contains(&(instance.instance.as_str(), instance.node.as_str())) {
                 this.newcomers.entry(&instance.node).or_default().push(instance);
             }
@@ -190,9 +195,11 @@ impl<'a> Situation<'a> {
             return found;
         }
         let why = self.input.placement.unplaced.iter().find(|u| u.model == old.model);
-        let like: BTreeSet<&str> = self.input.placement.like(&old.node).iter().map(String::as_str).collect();
-        let here =
-            |r: &&crate::placement::Reason| r.node == old.node || r.node == "*" || like.contains(r.node.as_str());
+        let like = |node: &str| self.likes.get(node).map(|names| names.as_ptr());
+        let own = like(&old.node);
+        let here = |r: &&crate::placement::Reason| {
+            r.node == old.node || r.node == "*" || (own.is_some() && like(&r.node) == own)
+        };
         match why.and_then(|u| u.reasons.iter().find(here)) {
             Some(reason) if matches!(reason.constraint.as_str(), "quota" | "deny") => {
                 (Because::Policy, reason.text.clone())
@@ -309,7 +316,8 @@ fn short(revision: &str) -> String {
 }
 
 /// Flags whose value follows from ports and memory figures: they are no part of the specification.
-const FOLLOWS: &[&str] = &["--port", "--gpu-memory-utilization", "--kv-cache-memory-bytes", "--mem-fraction-static"];
+const FOLLOWS: &[&str] =
+    &["--port", "--rpc", "--gpu-memory-utilization", "--kv-cache-memory-bytes", "--mem-fraction-static"];
 
 type FlagChange = (String, Option<String>, Option<String>);
 

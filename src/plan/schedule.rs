@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use super::diff::Draft;
-use super::{Because, Observed, PlannedInstance, Step, Verb};
+use super::{Because, Observed, PlannedInstance, Step, Verb, workers};
 
 /// Something of which there is so much: an accelerator's memory, or with `None` a node's host memory.
 type Resource = (String, Option<String>);
@@ -65,6 +65,23 @@ fn observed_use(
     amounts
 }
 
+/// By how much whole MiB may differ from bytes, for each instance.
+const ROUNDING: u64 = 2 << 20;
+
+/// Where all that runs comes to more than there may be, what keeps running counts as its share of that, as placement has
+/// it: its memory is its own already, whatever the figures say. What comes in the place of something else then fits.
+fn count_shares<'a>(capacity: &mut Amounts, before: &Amounts, standing: impl Iterator<Item = &'a Amounts>) {
+    let most = capacity.clone();
+    for (resource, bytes) in standing.flatten().filter(|(_, bytes)| **bytes > 0) {
+        let (Some(most), Some(all)) = (most.get(resource), before.get(resource)) else { continue };
+        if all > most {
+            let share = u128::from(*bytes) * u128::from(*most) / u128::from(*all);
+            let spared = bytes.saturating_sub(u64::try_from(share).unwrap_or(*bytes)).saturating_add(ROUNDING);
+            capacity.entry(resource.clone()).and_modify(|capacity| *capacity = capacity.saturating_add(spared));
+        }
+    }
+}
+
 /// What a draft takes when it begins and frees when it ends.
 #[derive(Debug, Clone, Default)]
 struct Effect {
@@ -94,18 +111,35 @@ pub(super) struct Scheduled {
 
 /// Adds what every draft needs to be done before it. Drafts whose places wait for each other are split into a stop
 /// and a start.
-pub(super) fn schedule(drafts: Vec<Draft>, planned: &[PlannedInstance], observed: &[Observed]) -> Scheduled {
-    let capacity = capacities(planned);
+///
+/// `ports` says which planned instance takes ports of which observed one: it waits until that has ended.
+pub(super) fn schedule(
+    mut drafts: Vec<Draft>,
+    planned: &[PlannedInstance],
+    observed: &[Observed],
+    ports: &[(usize, usize)],
+) -> Scheduled {
+    // A move that takes its own ports gives them back before it starts.
+    for draft in drafts.iter_mut().filter(|draft| draft.step.verb == Verb::Move) {
+        let own = |(new, old): &(usize, usize)| (Some(*new), Some(*old)) == (draft.new, draft.old);
+        draft.step.interrupts |= ports.iter().any(own);
+    }
+    let mut capacity = capacities(planned);
     let by_id = planned.iter().map(|p| ((p.instance.as_str(), p.node.as_str()), p)).collect();
     let held: Vec<Amounts> = observed.iter().map(|o| observed_use(o, &by_id, &capacity)).collect();
     let mut before = Amounts::new();
     for (resource, bytes) in held.iter().flatten() {
         add(&mut before, resource, *bytes);
     }
+    let moved: BTreeSet<usize> = drafts.iter().filter_map(|draft| draft.old).collect();
+    let standing = held.iter().enumerate().filter(|(index, _)| !moved.contains(index)).map(|(_, amounts)| amounts);
+    count_shares(&mut capacity, &before, standing);
     let (effects, overflow) = (Vec::new(), BTreeSet::new());
     let mut scheduler = Scheduler { planned, observed, held, capacity, before, effects, drafts, overflow };
     scheduler.effects = scheduler.drafts.iter().map(|draft| scheduler.effect(draft)).collect();
+    workers::order(&mut scheduler.drafts, observed);
     scheduler.run();
+    scheduler.ports(ports);
     scheduler.stop_after_start();
     Scheduled { drafts: scheduler.drafts, overflow: scheduler.overflow }
 }
@@ -271,10 +305,30 @@ impl Scheduler<'_> {
         needs
     }
 
+    /// Who takes ports of what leaves waits for it; where that would have to wait in turn, it is not done this time.
+    fn ports(&mut self, ports: &[(usize, usize)]) {
+        for (new, old) in ports {
+            let takes = self.drafts.iter().position(|draft| draft.new == Some(*new) && is_load(draft.step.verb));
+            let gives = self.drafts.iter().position(|draft| draft.old == Some(*old));
+            match (takes, gives) {
+                (Some(takes), Some(gives)) if takes != gives => {
+                    if reaches(&self.drafts, gives, takes) {
+                        self.overflow.insert(takes);
+                    } else {
+                        self.drafts[takes].needs.insert(gives);
+                    }
+                }
+                (Some(takes), None) => _ = self.overflow.insert(takes),
+                _ => {}
+            }
+        }
+    }
+
     /// A stop on a node that leaves the cluster waits until the replica runs elsewhere.
     fn stop_after_start(&mut self) {
         let mut starts: BTreeMap<(String, u32), usize> = BTreeMap::new();
-        for (index, draft) in self.drafts.iter().enumerate().filter(|(_, d)| d.step.verb == Verb::Start) {
+        let begins = |draft: &Draft| draft.step.verb == Verb::Start && !draft.is_worker();
+        for (index, draft) in self.drafts.iter().enumerate().filter(|(_, draft)| begins(draft)) {
             starts.insert((draft.step.model.clone(), draft.step.replica), index);
         }
         for index in 0..self.drafts.len() {
@@ -318,6 +372,10 @@ impl Queue {
 /// The first of these that is not done.
 fn pop(from: &mut BTreeSet<Turn>, pending: &BTreeSet<Turn>) -> Option<Turn> {
     std::iter::from_fn(|| from.pop_first()).find(|draft| pending.contains(draft))
+}
+
+fn is_load(verb: Verb) -> bool {
+    matches!(verb, Verb::Start | Verb::Change | Verb::Restart | Verb::Move)
 }
 
 /// Whether `from` waits, directly or not, for `to`.

@@ -6,11 +6,12 @@ use serde::Serialize;
 
 use super::launch::{self, Launch};
 use super::measured::Measurement;
+use super::workers;
 use super::{AcceleratorMemoryPlan, HostMemoryPlan, Memory, PlannedInstance};
 use crate::base::{Digest, Dtype, EngineKind, expand_home};
 use crate::config::Desired;
 use crate::inventory::{InstanceSpec, NodeFacts, WeightsRef};
-use crate::placement::{Candidate, Origin, Placed};
+use crate::placement::{Candidate, Origin, Placed, PlacedMemory};
 use crate::sizing::Calibrations;
 
 /// Where weights lie on a node unless something says otherwise.
@@ -43,6 +44,16 @@ struct Specification<'a> {
     layers: &'a [u32],
     #[serde(skip_serializing_if = "Option::is_none")]
     vision: Option<Option<usize>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    workers: Vec<Worker<'a>>,
+}
+
+/// What an instance over several nodes has on another one: where, what, and its worker.
+#[derive(Serialize)]
+struct Worker<'a> {
+    node: &'a str,
+    accelerators: &'a [String],
+    worker: Option<&'a (String, String)>,
 }
 
 #[derive(Serialize)]
@@ -178,6 +189,11 @@ pub(super) fn specify(
         modules: modules.iter().map(|module| module.value.as_str()).collect(),
         layers: &placed.layers,
         vision: launch::loads_projector(placed, model).then_some(placed.vision),
+        workers: placed
+            .elsewhere
+            .iter()
+            .map(|part| Worker { node: &part.node, accelerators: &part.accelerators, worker: part.worker.as_ref() })
+            .collect(),
     })
     .to_string();
     let cluster = &desired.cluster.name.value;
@@ -193,13 +209,14 @@ pub(super) fn specify(
     let memory = measured.beside(memory(placed));
     let mut spec = spec(placed, candidate, &located, &launch, &env, &memory, &id, &specification);
     spec.sized_for = Some(Box::new(measured.sized_for));
+    spec.part = workers::part(placed, &id);
     Some(PlannedInstance {
         instance: id,
         model: placed.model.clone(),
         replica: placed.replica,
         part: None,
         node: placed.node.clone(),
-        nodes: vec![placed.node.clone()],
+        nodes: workers::nodes(placed),
         engine: placed.engine,
         engine_version: placed.engine_version.clone(),
         image: image.map(str::to_owned),
@@ -233,10 +250,14 @@ fn host_layers(placed: &Placed, candidate: &Candidate) -> u32 {
 }
 
 fn memory(placed: &Placed) -> Memory {
-    let per_accelerator = placed
-        .accelerators
+    planned_memory(&placed.accelerators, &placed.per_accelerator, &placed.host)
+}
+
+/// Planned bytes as the plan writes them.
+pub(super) fn planned_memory(accelerators: &[String], bytes: &[PlacedMemory], host: &PlacedMemory) -> Memory {
+    let per_accelerator = accelerators
         .iter()
-        .zip(&placed.per_accelerator)
+        .zip(bytes)
         .map(|(uuid, bytes)| AcceleratorMemoryPlan {
             uuid: uuid.clone(),
             weights_bytes: bytes.weights_bytes,
@@ -249,11 +270,11 @@ fn memory(placed: &Placed) -> Memory {
         })
         .collect();
     let host = HostMemoryPlan {
-        weights_bytes: placed.host.weights_bytes,
-        kv_bytes: placed.host.kv_bytes,
-        overhead_bytes: placed.host.overhead_bytes,
-        total_bytes: placed.host.total_bytes(),
-        capacity_bytes: placed.host.capacity_bytes,
+        weights_bytes: host.weights_bytes,
+        kv_bytes: host.kv_bytes,
+        overhead_bytes: host.overhead_bytes,
+        total_bytes: host.total_bytes(),
+        capacity_bytes: host.capacity_bytes,
         measured_bytes: None,
         estimated_bytes: None,
     };
@@ -303,5 +324,6 @@ fn spec(
         unresponsive_after_ms: 0,
         container: launch.container.clone(),
         sized_for: None,
+        part: None,
     }
 }

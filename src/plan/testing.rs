@@ -225,6 +225,7 @@ impl World {
             live_sessions: 0,
             load_ms: Some(19_200),
             measured: None,
+            part: spec.part.clone(),
         });
     }
 
@@ -381,6 +382,7 @@ fn placed((name, replica, node, cards, gib): &Spot, wishes: &[Wish]) -> Placed {
         pipeline_parallel: 1,
         context: wish.context,
         layers: Vec::new(),
+        held: None,
         vision: None,
         elsewhere: Vec::new(),
         per_accelerator: vec![memory; cards.len()],

@@ -1,5 +1,6 @@
-//! Scenarios: what a plan holds, step by step. In one file, because each is read against the others: the same small
-//! world, one fact changed.
+//! Scenarios: what a plan holds, step by step.
+//!
+//! Size: each is read against the others: the same small world, one fact changed.
 
 use std::collections::BTreeSet;
 

@@ -100,15 +100,22 @@ fn at_most_so_many_move_in_an_hour() {
         assert_eq!(plan.deferred.is_empty(), moves == 3);
         assert!(plan.deferred.iter().all(|d| d.reason == "moves_per_hour"));
         if (limit, done.len()) == (4, 2) {
-            let said = ["limit moves-per-hour=4 (cluster.kdl:3): 2 in the past hour, 2 of 3 now, the rest waits"];
+            let said =
+                ["limit moves-per-hour=4 (cluster.kdl:3): 2 in the past hour, 2 of 3 now, the rest waits (coder)"];
             assert_eq!(held_back(&plan), said);
+        }
+        // Nothing ever may: the past has no say in it.
+        if limit == 0 {
+            let said = "limit moves-per-hour=0 (cluster.kdl:3) lets nothing move and nothing be preempted: \
+                        3 steps wait, of coder, until it is raised or taken out";
+            assert_eq!(held_back(&plan), [said]);
         }
         // Without live facts the past is unknown, and that is said.
         world.moment.live = false;
         let plan = world.plan();
         assert_eq!(count(&plan, Verb::Move), 3.min(limit), "an inventory file, limit {limit}");
         let said = held_back(&plan);
-        assert!(said.iter().any(|note| note.contains("not known from an inventory file")), "{said:?}");
+        assert!(limit == 0 || said.iter().any(|note| note.contains("not known from an inventory file")), "{said:?}");
     }
     // Restarts in place are no moves.
     let mut world = moving("limit moves-per-hour=0");
@@ -291,6 +298,7 @@ fn when_most_nodes_are_away_at_once_their_absence_is_not_believed() {
         variant: "v".to_owned(),
         accelerators: Vec::new(),
         port: 1,
+        part: None,
     };
     world.inventory.member.instances = vec![left("b"), left("c")];
     assert_eq!(deferred(&world.plan()), ["distrust"]);
@@ -308,7 +316,33 @@ fn a_victim_stays_while_what_takes_its_place_may_not_start() {
             &wishes,
             &[("big", 0, "ada-1", vec![0], 18), ("coder", 1, "ada-1", vec![1], 18), ("coder", 2, "ada-1", vec![2], 18)],
         );
+        // The placement has no place for the third replica, which is one of the minimum.
+        world.desired.models.get_mut("coder").expect("there").replicas.min = 3;
+        world.placement.unplaced = vec![crate::placement::Unplaced {
+            model: "coder".to_owned(),
+            replicas: 1,
+            required: true,
+            reasons: Vec::new(),
+            nearest: "none found".to_owned(),
+            together: Vec::new(),
+        }];
         let plan = world.plan();
         assert_eq!((count(&plan, Verb::Stop), count(&plan, Verb::Start)), (0, 0), "{policy}: {:?}", plan.steps);
+        // All three run on, so nothing is below its minimum yet.
+        let [missing] = &plan.unplaced[..] else { panic!("{:?}", plan.unplaced) };
+        assert!(!missing.required, "{policy}");
+        let reason = missing.reasons.last().expect("told");
+        assert_eq!(reason.node, "ada-1", "{reason:?}");
+        assert!(reason.text.starts_with("coder/0 runs on here: ") && reason.text.contains("stop"), "{reason:?}");
+        assert_eq!(reason.constraint, if policy.starts_with("window") { "window" } else { "hold" });
+        // Below the minimum already: the stop that is held does not make up for it.
+        world.desired.models.get_mut("coder").expect("there").replicas.min = 4;
+        assert!(world.plan().unplaced[0].required, "{policy}");
+        // Once nothing holds the stop, it is below.
+        world.desired.models.get_mut("coder").expect("there").replicas.min = 3;
+        world.desired.policies.windows.clear();
+        world.desired.policies.approvals.clear();
+        let plan = world.plan();
+        assert_eq!((count(&plan, Verb::Stop), plan.unplaced[0].required), (1, true), "{policy}");
     }
 }

@@ -3,7 +3,7 @@
 use super::testing::{COMMIT, HUB, Wish, World, at};
 use super::*;
 use crate::base::{Bytes, GIB, Spanned};
-use crate::inventory::{EgressLink, HubFiles, NodeLink, WeightsFound};
+use crate::inventory::{EgressLink, FetchFile, HubFiles, NodeLink, WeightsFound};
 
 /// What a gigabit cable gives.
 const GIGABIT: u64 = 117_400_000;
@@ -101,6 +101,20 @@ fn a_node_downloads_itself_unless_it_was_seen_not_to_reach_the_hub() {
     );
     // 4 GiB at the rate that is expected where nothing is measured.
     assert_eq!(fetch(&plan, "a").estimated_ms, Some(85_899));
+    // A projector is told where it comes along, and only there.
+    let projector = FetchFile { name: "sub/mmproj-f16.gguf".to_owned(), size_bytes: 9, sha256: None };
+    for comes in [false, true] {
+        let mut seeing = world.clone();
+        let found = &mut seeing.candidates.get_mut("coder").unwrap().as_mut().unwrap()[0];
+        found.projector = Some(projector.clone());
+        found.files.extend(comes.then(|| projector.clone()));
+        let detail = fetch(&seeing.plan(), "a").detail.clone();
+        assert_eq!(
+            detail.contains(" of hf:lab/coder, and the vision projector mmproj-f16.gguf; a reaches"),
+            comes,
+            "{detail}"
+        );
+    }
     // What a node said of another hub says nothing of this one.
     for way in &mut world.inventory.egress {
         way.endpoint = "hub.example:8443".to_owned();

@@ -25,6 +25,7 @@ fn guarded() -> (World, Plan) {
         version: Some("0.11.0".into()),
         path: "/opt/vllm/bin/vllm".into(),
         problem: None,
+        rpc_server: None,
     }]);
     let wishes = [Wish { context: 1024, ..Wish::new("coder", 12) }, Wish::new("new", 20)];
     world.want(&wishes, &[("coder", 0, "ada-1", vec![0], 18), ("new", 0, "ada-1", vec![1], 18)]);
@@ -344,4 +345,45 @@ fn what_could_run_on_a_node_that_is_away_waits_for_it() {
     assert!(check(&plan, &world.inventory, &world.observed).is_empty());
     world.limits.exclude = Some(Selection::parse("ada-1").unwrap());
     assert_eq!(world.plan().deferred.len(), 1);
+}
+
+#[test]
+fn a_way_out_that_a_saved_plan_chose_must_still_be_there() {
+    let (mut world, mut plan) = guarded();
+    let way = |node: &str, rtt_us: Option<u64>| crate::inventory::EgressLink {
+        node: node.to_owned(),
+        endpoint: "api.example:443".to_owned(),
+        rtt_us,
+        age_ms: None,
+        unknown: Default::default(),
+    };
+    world.inventory.egress = vec![way("ada-1", Some(60_000)), way("ada-2", Some(20_000))];
+    plan.egress = vec![Egress {
+        agent: Some("planner".to_owned()),
+        provider_model: "opus".to_owned(),
+        node: "ada-2".to_owned(),
+        rtt_us: Some(20_000),
+        endpoint: "api.example:443".to_owned(),
+        expected_us: Some(20_000),
+        because: "nearest".to_owned(),
+        others: Vec::new(),
+    }];
+    // No step touches its node.
+    assert!(!touched(&plan.steps).contains("ada-2"), "{:?}", plan.steps);
+    plan.guards = guards(&plan, &world.inventory);
+    assert!(plan.guards["ada-2"].facts.contains_key("egress api.example:443"), "{:?}", plan.guards["ada-2"]);
+    let said = |rtt: Option<Option<u64>>| {
+        let mut moved = world.inventory.clone();
+        moved.egress = rtt.map(|rtt| way("ada-2", rtt)).into_iter().collect();
+        stale(&plan, &moved)
+    };
+    let none = Vec::<String>::new();
+    // A wobble, a better way, and a figure that nobody has any more are no reason.
+    for fine in [Some(Some(20_000)), Some(Some(24_000)), Some(Some(900)), None] {
+        assert_eq!(said(fine), none, "{fine:?}");
+    }
+    assert_eq!(said(Some(Some(24_001))), ["ada-2: the way to api.example:443 20.0 ms -> 24.0 ms since the plan"]);
+    assert_eq!(said(Some(None)), ["ada-2: api.example:443 was reached from here, and is not any more"]);
+    world.node("ada-2").reachable = false;
+    assert_eq!(stale(&plan, &world.inventory), ["ada-2: unreachable since the plan"]);
 }
