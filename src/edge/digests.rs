@@ -9,7 +9,7 @@ use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
@@ -61,8 +61,9 @@ impl DigestCache {
         Self { path, files: Mutex::new(files) }
     }
 
-    /// The digest of a regular file, from the cache or by reading it. `stop` ends the reading early.
-    pub(super) fn digest(&self, path: &Path, stop: &AtomicBool) -> std::io::Result<Digest> {
+    /// The digest of a regular file, from the cache or by reading it. `stop` ends the reading early; `done` counts the
+    /// bytes that need not be read any more.
+    pub(super) fn digest(&self, path: &Path, stop: &AtomicBool, done: &AtomicU64) -> std::io::Result<Digest> {
         let path = path.canonicalize()?;
         let mut file = File::open(&path)?;
         let before = file.metadata()?;
@@ -71,9 +72,10 @@ impl DigestCache {
         }
         let key = path.to_str().map(str::to_owned);
         if let Some(digest) = key.as_deref().and_then(|key| self.known(key, &before)) {
+            done.fetch_add(before.len(), Ordering::Relaxed);
             return Ok(digest);
         }
-        let sha256 = hash(&mut file, stop)?;
+        let sha256 = hash(&mut file, stop, done)?;
         let after = std::fs::metadata(&path)?;
         if looks(&before) != looks(&after) {
             return Err(std::io::Error::other("it changed while it was read"));
@@ -120,7 +122,7 @@ fn looks(metadata: &Metadata) -> (u64, i128, u64) {
     (metadata.len(), modified, metadata.ino())
 }
 
-fn hash(file: &mut File, stop: &AtomicBool) -> std::io::Result<Digest> {
+fn hash(file: &mut File, stop: &AtomicBool, done: &AtomicU64) -> std::io::Result<Digest> {
     let mut hasher = Hasher::new();
     let mut buffer = vec![0_u8; 1 << 20];
     loop {
@@ -129,7 +131,10 @@ fn hash(file: &mut File, stop: &AtomicBool) -> std::io::Result<Digest> {
         }
         match file.read(&mut buffer)? {
             0 => return Ok(hasher.finish()),
-            read => hasher.update(&buffer[..read]),
+            read => {
+                hasher.update(&buffer[..read]);
+                done.fetch_add(read as u64, Ordering::Relaxed);
+            }
         }
     }
 }
@@ -177,17 +182,23 @@ mod tests {
         let (cache_path, model) = (folder.path().join("c/digests.json"), folder.path().join("model"));
         write_old(&model, "one", 100);
         let cache = DigestCache::at(Some(cache_path.clone()));
-        assert_eq!(cache.digest(&model, &GO).expect("read"), Digest::of(b"one"));
+        assert_eq!(cache.digest(&model, &GO, &AtomicU64::new(0)).expect("read"), Digest::of(b"one"));
         cache.save();
 
         // A poisoned entry shows whether the cache was used.
         let text = std::fs::read_to_string(&cache_path).expect("there");
         let fake = Digest::of(b"fake");
         std::fs::write(&cache_path, text.replace(Digest::of(b"one").hex(), fake.hex())).expect("written");
-        assert_eq!(DigestCache::at(Some(cache_path.clone())).digest(&model, &GO).expect("known"), fake);
+        assert_eq!(
+            DigestCache::at(Some(cache_path.clone())).digest(&model, &GO, &AtomicU64::new(0)).expect("known"),
+            fake
+        );
 
         write_old(&model, "two", 90);
-        assert_eq!(DigestCache::at(Some(cache_path)).digest(&model, &GO).expect("read"), Digest::of(b"two"));
+        assert_eq!(
+            DigestCache::at(Some(cache_path)).digest(&model, &GO, &AtomicU64::new(0)).expect("read"),
+            Digest::of(b"two")
+        );
     }
 
     #[test]
@@ -196,7 +207,7 @@ mod tests {
         let model = folder.path().join("model");
         std::fs::write(&model, "one").expect("written");
         let cache = DigestCache::at(None);
-        cache.digest(&model, &GO).expect("read");
+        cache.digest(&model, &GO, &AtomicU64::new(0)).expect("read");
         assert!(cache.files.lock().expect("free").is_empty());
     }
 
@@ -210,7 +221,7 @@ mod tests {
         {
             std::fs::write(&cache_path, bad).expect("written");
             let cache = DigestCache::at(Some(cache_path.clone()));
-            assert_eq!(cache.digest(&model, &GO).expect("read"), Digest::of(b"one"));
+            assert_eq!(cache.digest(&model, &GO, &AtomicU64::new(0)).expect("read"), Digest::of(b"one"));
             cache.save();
             assert_eq!(load(&cache_path).expect("sound").len(), 1, "{bad}");
         }
@@ -222,11 +233,11 @@ mod tests {
     fn what_is_no_file_has_no_digest_and_stopping_stops() {
         let folder = tempfile::tempdir().expect("a folder");
         let cache = DigestCache::at(None);
-        assert!(cache.digest(folder.path(), &GO).is_err());
-        assert!(cache.digest(&folder.path().join("missing"), &GO).is_err());
+        assert!(cache.digest(folder.path(), &GO, &AtomicU64::new(0)).is_err());
+        assert!(cache.digest(&folder.path().join("missing"), &GO, &AtomicU64::new(0)).is_err());
         let model = folder.path().join("model");
         std::fs::write(&model, "one").expect("written");
-        let stopped = cache.digest(&model, &AtomicBool::new(true)).expect_err("stopped");
+        let stopped = cache.digest(&model, &AtomicBool::new(true), &AtomicU64::new(0)).expect_err("stopped");
         assert_eq!(stopped.kind(), std::io::ErrorKind::Interrupted);
     }
 }

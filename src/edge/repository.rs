@@ -166,9 +166,10 @@ impl Walk {
         Ok(())
     }
 
-    /// `None` for a link to a folder.
+    /// A link to a folder is told as such: what a config names below it is not there.
     fn file(&self, path: &str, is_link: bool) -> Option<TreeEntry> {
         let mut real = self.root.join(path);
+        let mut leads_to = None;
         if is_link {
             real = match real.canonicalize() {
                 Ok(real) => real,
@@ -180,9 +181,10 @@ impl Walk {
             if inside.parent().is_some_and(passes_skipped) {
                 return Some(TreeEntry::Refused("a link into a folder that is not read".to_owned()));
             }
+            leads_to = Some(inside.display().to_string());
         }
         match std::fs::metadata(&real) {
-            Ok(metadata) if metadata.is_dir() => None,
+            Ok(metadata) if metadata.is_dir() => leads_to.and_then(|folder| folder_link(path, &folder)),
             Ok(metadata) if !metadata.is_file() => Some(TreeEntry::Refused("it is no regular file".to_owned())),
             Ok(metadata) if !is_read(path) || metadata.len() > largest(path) => {
                 Some(TreeEntry::Present { size: metadata.len() })
@@ -224,6 +226,13 @@ pub(super) fn is_skipped(folder: &str) -> bool {
 
 pub(super) fn passes_skipped(folder: &Path) -> bool {
     folder.components().any(|part| is_skipped(&part.as_os_str().to_string_lossy()))
+}
+
+/// A link at `path` to a folder of the repository. One that is called like a config file is no config, and left out.
+pub(super) fn folder_link(path: &str, folder: &str) -> Option<TreeEntry> {
+    let folder = if folder.is_empty() { "the repository itself".to_owned() } else { format!("`{folder}`") };
+    let text = format!("a link to a folder, which is not followed; it leads to {folder}");
+    (!is_kdl(path)).then_some(TreeEntry::Refused(text))
 }
 
 #[cfg(test)]
@@ -303,7 +312,8 @@ mod tests {
         symlink(outside.path(), at("elsewhere")).expect("linked");
         symlink(".git/config", at("token.kdl")).expect("linked");
         symlink("loop.kdl", at("loop.kdl")).expect("linked");
-        symlink(".", at("sub/circle")).expect("linked");
+        symlink("..", at("sub/circle")).expect("linked");
+        symlink("sub", at("again")).expect("linked");
         let tree = FolderRepository::new(folder.path()).tree().expect("a tree");
         assert_eq!(tree.get("sub/inside.kdl"), Some(&TreeEntry::File(b"real".to_vec())));
         assert!(refusal(&tree, "outside.kdl").contains("leaves the repository"));
@@ -311,7 +321,8 @@ mod tests {
         assert!(refusal(&tree, "token.kdl").contains("not read"));
         assert!(refusal(&tree, "passwd.kdl").contains("link"));
         assert!(refusal(&tree, "loop.kdl").contains("nowhere"));
-        assert_eq!(tree.get("sub/circle"), None);
+        assert!(refusal(&tree, "sub/circle").ends_with("is not followed; it leads to the repository itself"));
+        assert!(refusal(&tree, "again").ends_with("is not followed; it leads to `sub`"));
         assert_eq!(tree.get("elsewhere/secret.kdl"), None);
     }
 

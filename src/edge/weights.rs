@@ -1,24 +1,27 @@
 //! Weights on this machine's disk: listed, inspected by their headers, hashed.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::digests::DigestCache;
-use crate::base::{Digest, expand_home};
+use crate::base::{Digest, expand_home, format_bytes};
 use crate::inventory::FetchFile;
 use crate::ports::{FilesError, LocalWeights, Weights};
 use crate::weights::{Inspect, Listing, Ranges, Variant, inspect};
 
 /// Files hashed at once.
 const HASHED_AT_ONCE: usize = 2;
+/// Time between two sentences about hashing, and before the first.
+const TOLD_EVERY: Duration = Duration::from_secs(5);
 /// Most bytes read for one request of the inspection; it asks again for the rest.
 const MAX_READ: u64 = 16 << 20;
 /// Most bytes of headers read from one set: tokenizers inside GGUF are the largest.
@@ -32,12 +35,23 @@ const MAX_ENTRIES: usize = 100_000;
 pub struct DiskWeights {
     cache: Arc<DigestCache>,
     hashing: Arc<Semaphore>,
+    /// How often it is told how far hashing is, and to whom.
+    told: Option<(Duration, Notice)>,
 }
+
+/// Takes a sentence for people.
+type Notice = Arc<dyn Fn(&str) + Send + Sync>;
 
 impl DiskWeights {
     /// With the user's cache of digests.
     pub fn new() -> Self {
         Self::with(DigestCache::of_user())
+    }
+
+    /// Tells how far hashing is, every few seconds from the first on: large files take minutes.
+    #[must_use]
+    pub fn telling(self, notice: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self { told: Some((TOLD_EVERY, Arc::new(notice))), ..self }
     }
 
     /// With a cache of digests in a file of its own, or none.
@@ -47,7 +61,7 @@ impl DiskWeights {
     }
 
     fn with(cache: DigestCache) -> Self {
-        Self { cache: Arc::new(cache), hashing: Arc::new(Semaphore::new(HASHED_AT_ONCE)) }
+        Self { cache: Arc::new(cache), hashing: Arc::new(Semaphore::new(HASHED_AT_ONCE)), told: None }
     }
 }
 
@@ -75,20 +89,40 @@ impl DiskWeights {
     /// Hashes every file that is there, each once. What is begun ends early when the caller no longer waits.
     async fn hash(&self, path: &str, found: &mut [LocalWeights]) -> Result<(), FilesError> {
         let stop = StopOnDrop(Arc::new(AtomicBool::new(false)));
-        let wanted: BTreeSet<PathBuf> = found.iter().flat_map(present).collect();
+        let wanted: BTreeMap<PathBuf, u64> = found.iter().flat_map(present).collect();
+        let all = wanted.values().copied().fold(0, u64::saturating_add);
+        let read = Arc::new(AtomicU64::new(0));
         let mut tasks = JoinSet::new();
-        for file in wanted {
+        for file in wanted.into_keys() {
             let (cache, hashing, stop) = (Arc::clone(&self.cache), Arc::clone(&self.hashing), Arc::clone(&stop.0));
+            let read = Arc::clone(&read);
             tasks.spawn(async move {
                 let _room = hashing.acquire().await;
                 let target = file.clone();
-                let digest = tokio::task::spawn_blocking(move || cache.digest(&target, &stop)).await;
+                let digest = tokio::task::spawn_blocking(move || cache.digest(&target, &stop, &read)).await;
                 (file, digest.unwrap_or_else(|error| Err(std::io::Error::other(error))))
             });
         }
-        let mut digests: std::collections::BTreeMap<PathBuf, Digest> = std::collections::BTreeMap::new();
+        let mut digests: BTreeMap<PathBuf, Digest> = BTreeMap::new();
         let mut failure = None;
-        while let Some(done) = tasks.join_next().await {
+        let started = tokio::time::Instant::now();
+        let mut told = 0;
+        loop {
+            let next = match &self.told {
+                None => tasks.join_next().await,
+                Some((every, notice)) => {
+                    match tokio::time::timeout_at(started + *every * (told + 1), tasks.join_next()).await {
+                        Ok(next) => next,
+                        Err(_) => {
+                            told += 1;
+                            let (read, all) = (format_bytes(read.load(Ordering::Relaxed)), format_bytes(all));
+                            notice(&format!("hashing the weights of {path}: {read} of {all}"));
+                            continue;
+                        }
+                    }
+                }
+            };
+            let Some(done) = next else { break };
             let (file, digest) = done.map_err(|error| unreadable(path, &error))?;
             match digest {
                 Ok(digest) => {
@@ -116,10 +150,10 @@ impl DiskWeights {
 }
 
 /// The files of a variant that are on the disk: the inspection knows their sizes.
-fn present(weights: &LocalWeights) -> impl Iterator<Item = PathBuf> {
+fn present(weights: &LocalWeights) -> impl Iterator<Item = (PathBuf, u64)> {
     let folder = PathBuf::from(&weights.folder);
     let files = weights.variant.files.iter().chain(&weights.variant.projector);
-    files.filter(|file| file.size_bytes.is_some()).map(move |file| folder.join(&file.name))
+    files.filter_map(move |file| Some((folder.join(&file.name), file.size_bytes?)))
 }
 
 /// Tells the hashing threads that nobody waits any more.

@@ -9,7 +9,7 @@ use gix::object::tree::EntryKind;
 use super::{failed, inside};
 use crate::base::{Tree, TreeEntry};
 use crate::edge::repository::{
-    DATA_FOLDER, MAX_DEPTH, MAX_ENTRIES, MAX_READ, is_kdl, is_read, is_skipped, largest, passes_skipped,
+    DATA_FOLDER, MAX_DEPTH, MAX_ENTRIES, MAX_READ, folder_link, is_kdl, is_read, is_skipped, largest, passes_skipped,
 };
 use crate::ports::RepositoryError;
 
@@ -141,7 +141,7 @@ impl Walk {
         }
     }
 
-    /// A link counts as the file it leads to; one to a folder is left out.
+    /// A link counts as the file it leads to; one to a folder is told as such.
     fn resolve_links(&mut self) {
         let mut resolved = Vec::new();
         for link in self.links.keys() {
@@ -170,7 +170,10 @@ impl Walk {
                     // Whether bytes are loaded is decided by the link's own name, as in the working tree.
                     Some(TreeEntry::File(bytes)) if !is_read(link) => TreeEntry::Present { size: bytes.len() as u64 },
                     Some(entry) => entry.clone(),
-                    None if is_folder(&path) => continue,
+                    None if is_folder(&path) => match folder_link(link, &path) {
+                        Some(entry) => entry,
+                        None => continue,
+                    },
                     None => TreeEntry::Refused("a link that leads nowhere".to_owned()),
                 },
                 Err(reason) => TreeEntry::Refused(reason.to_owned()),

@@ -36,6 +36,26 @@ fn digest(path: &Path) -> Option<String> {
 }
 
 #[tokio::test]
+async fn hashing_that_takes_long_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.gguf");
+    gguf(&path, true);
+    File::options().write(true).open(&path).and_then(|file| file.set_len(256 << 20)).expect("stretched");
+    let said = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let listener = Arc::clone(&said);
+    let tell = move |text: &str| listener.lock().expect("no panic").push(text.to_owned());
+    let mut weights = DiskWeights::with_cache(None).telling(tell);
+    weights.told = weights.told.map(|(_, notice)| (Duration::from_millis(1), notice));
+    let path = path.to_str().expect("UTF-8");
+    weights.read(path, false).await.expect("read");
+    assert!(said.lock().expect("no panic").is_empty(), "nothing was hashed");
+    weights.read(path, true).await.expect("read");
+    let said = said.lock().expect("no panic");
+    let (begin, end) = (format!("hashing the weights of {path}: "), " of 256.0 MiB");
+    assert!(!said.is_empty() && said.iter().all(|one| one.starts_with(&begin) && one.ends_with(end)), "{said:?}");
+}
+
+#[tokio::test]
 async fn a_gguf_file_is_one_variant_with_its_digest() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("m.gguf");
