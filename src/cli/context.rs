@@ -264,10 +264,11 @@ impl Context {
 
     /// Candidate weights of every model. The hub is not asked.
     pub async fn candidates(&self, config: &Config, inventory: &Inventory) -> Candidates {
+        let printer = self.printer;
         let places = Places {
             inventory,
             lock: &config.lock,
-            weights: &DiskWeights::new(),
+            weights: &DiskWeights::new().telling(move |text| printer.note(&report::clean(text))),
             root: &self.directory.to_string_lossy(),
             digests: true,
         };
@@ -329,6 +330,10 @@ impl Context {
         question: Option<&str>,
     ) -> Result<Result<Planned, Vec<Diagnostic>>, Failure> {
         let candidates = self.candidates(config, &facts.inventory).await;
+        let labels = facts.inventory.nodes.iter().map(|node| (node.name.as_str(), &node.labels)).collect();
+        let mut warnings = config::with_labels_of_facts(config.warnings.clone(), &config.desired, &labels);
+        warnings.extend(self.foreign(config, facts));
+        sort_diagnostics(&mut warnings);
         let pipeline = Pipeline {
             desired: &config.desired,
             config_digest: &config.digest,
@@ -340,7 +345,7 @@ impl Context {
             limits,
             drain,
             clock: &self.clock,
-            warnings: config.warnings.iter().cloned().chain(self.foreign(config, facts)).collect(),
+            warnings,
             question,
         };
         let problems = pipeline.impossible(facts.inventory.nodes.iter().any(|node| !node.reachable));

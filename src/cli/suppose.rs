@@ -1,5 +1,6 @@
 //! What-if files: read, and applied to what a plan is made from.
 
+use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::path::PathBuf;
 
@@ -13,10 +14,18 @@ use super::context::{Config, Context, Facts};
 use super::exit::ExitCode;
 use super::failure::Failure;
 
+/// What-if files that were read without an error.
+pub struct WhatIfFiles {
+    /// What they change, in their order.
+    pub files: Vec<WhatIf>,
+    /// Their texts beside the config's, for findings that come later.
+    tree: Tree,
+}
+
 impl Context {
     /// Reads what-if files against the config of the working tree or of a commit. All errors of all files come in one
     /// run; exit 3.
-    pub fn read_what_if(&self, against: Option<&str>, paths: &[PathBuf]) -> Result<Vec<WhatIf>, Failure> {
+    pub fn read_what_if(&self, against: Option<&str>, paths: &[PathBuf]) -> Result<WhatIfFiles, Failure> {
         let mut tree = match against {
             Some(revision) => self.repository().committed(revision)?.0,
             None => self.repository().tree()?,
@@ -26,14 +35,14 @@ impl Context {
             texts.push((path.to_string_lossy().into_owned(), read(path)?));
         }
         let (files, found) = config::what_if(&tree, &texts);
-        if let Some(files) = files {
-            return Ok(files);
-        }
         // Their lines are shown beside the findings.
         for (shown, bytes) in texts {
             tree.insert(shown, TreeEntry::File(bytes));
         }
-        Err(self.wrong(&tree, &found))
+        match files {
+            Some(files) => Ok(WhatIfFiles { files, tree }),
+            None => Err(self.wrong(&tree, &found)),
+        }
     }
 
     /// Config and facts as they would be, with things to know.
@@ -41,13 +50,14 @@ impl Context {
         &self,
         config: &Config,
         facts: &Facts,
-        files: &[WhatIf],
+        read: &WhatIfFiles,
     ) -> Result<(Config, Facts, Vec<String>), Failure> {
-        let supposed = reconcile::suppose(files, &config.desired, &facts.inventory, &config.lock)
-            .map_err(|one| self.wrong(&Tree::new(), &[*one]))?;
+        let supposed = reconcile::suppose(&read.files, &config.desired, &facts.inventory, &config.lock)
+            .map_err(|found| self.wrong(&read.tree, &found))?;
         let digest =
             reconcile::digest_with_lock(&Digest::of_json(&supposed.desired), &supposed.desired, &supposed.lock);
-        let kept = |name: &String| supposed.inventory.node(name).is_some();
+        let there: BTreeSet<&str> = supposed.inventory.nodes.iter().map(|node| node.name.as_str()).collect();
+        let kept = |name: &String| there.contains(name.as_str());
         let facts = Facts {
             specs: facts.specs.iter().filter(|(name, _)| kept(name)).map(|(n, s)| (n.clone(), s.clone())).collect(),
             leases: Default::default(),

@@ -20,5 +20,5 @@ pub use locked::{check_lock, digest_with_lock, read_lock};
 pub use observe::{Observed, engine_queries, observe};
 pub use pipeline::{Pipeline, Planned};
 pub use resolve::{Found, ResolveError, look_on_hub};
-pub use sources::{Places, SOURCE_DIAGNOSTICS, find_candidates, on_node_paths, unfetched};
+pub use sources::{Places, SOURCE_DIAGNOSTICS, contexts_too_long, find_candidates, on_node_paths, unfetched};
 pub use what_if::{Supposed, suppose};

@@ -1,11 +1,11 @@
 //! The pipeline, written once: desired and observed in, placement and plan out.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::base::{Diagnostic, Digest, Severity, sort_diagnostics};
 use crate::config::Desired;
-use crate::inventory::{Inventory, NodeFacts};
+use crate::inventory::{InstanceSpec, Inventory, NodeFacts};
 use crate::placement::{self, Candidates, Options, Placement, SourceProblem, Why, place_and_keep};
 use crate::plan::{Limits, Moment, ObservedSpecs, Plan, PlanInput, plan};
 use crate::ports::{Clock, Standing};
@@ -92,6 +92,7 @@ impl Pipeline<'_> {
     /// Solves and plans.
     pub fn run(self) -> Planned {
         let mut options = Options { drain: self.drain.clone(), ..Options::default() };
+        options.internal_ports = internal_ports(self.specs);
         // The answer is the same with any number: parts that nothing connects are shared out.
         options.limits.threads = std::thread::available_parallelism().map_or(1, usize::from);
         let inventory = &*believed(self.inventory);
@@ -119,6 +120,15 @@ impl Pipeline<'_> {
         });
         Planned { placement, plan, findings, why }
     }
+}
+
+/// What engines were told to open for themselves, by node and instance.
+fn internal_ports(specs: &ObservedSpecs) -> BTreeMap<(String, String), Vec<u16>> {
+    let of = |(node, specs): (&String, &Vec<InstanceSpec>)| {
+        let ports = |spec: &InstanceSpec| ((node.clone(), spec.instance.clone()), spec.internal_ports.clone());
+        specs.iter().map(ports).collect::<Vec<_>>()
+    };
+    specs.iter().flat_map(of).filter(|(_, ports)| !ports.is_empty()).collect()
 }
 
 /// A node whose driver stopped answering under running engines (an upgrade under its loaded module, a container that

@@ -158,6 +158,16 @@ pub(super) fn too_long(desired: &Desired, candidates: &Candidates) -> Vec<Diagno
     found
 }
 
+/// The same from what can be read here without any node: the lock, and weights on this machine.
+pub async fn contexts_too_long(desired: &Desired, lock: &Lock, weights: &dyn Weights, root: &str) -> Vec<Diagnostic> {
+    if desired.models.values().all(|model| model.context.is_none()) {
+        return Vec::new();
+    }
+    let inventory = Inventory::default();
+    let places = Places { inventory: &inventory, lock, weights, root, digests: false };
+    too_long(desired, &find_candidates(desired, &places).await)
+}
+
 fn unsupported(source: &Source) -> Option<SourceProblem> {
     let Source::Url { url, .. } = source else { return None };
     let text = format!("{url}: weights over https are not fetched by this version of flock");

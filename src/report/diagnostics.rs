@@ -1,5 +1,7 @@
 //! Findings about a config repository: with the source line and a mark under it, or as JSON.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::plan_text::unplaced_text;
@@ -65,10 +67,10 @@ pub fn diagnostics_text(diagnostics: &[Diagnostic], tree: &Tree, style: &Style) 
 
 /// As [`diagnostics_text`], with what else was asked: warnings may be denied, an inventory may be too small.
 pub fn validation_text(answer: &Validation<'_>, tree: &Tree, style: &Style) -> String {
-    let diagnostics = answer.diagnostics;
+    let mut sources = Sources::of(answer.diagnostics, tree);
     let mut out = String::new();
-    for diagnostic in diagnostics {
-        out.push_str(&diagnostic_text(diagnostic, diagnostics, tree, style));
+    for diagnostic in answer.diagnostics {
+        out.push_str(&one(diagnostic, &mut sources, style));
         out.push('\n');
     }
     let (errors, warnings) = (count(answer.error_count, "error"), count(answer.warning_count, "warning"));
@@ -105,8 +107,13 @@ fn fit_text(fit: &Fit, style: &Style) -> String {
     out
 }
 
-/// One finding.
-pub fn diagnostic_text(diagnostic: &Diagnostic, all: &[Diagnostic], tree: &Tree, style: &Style) -> String {
+/// Findings with their source lines, one after another, and nothing else. `tree` is where the lines come from.
+pub fn findings_text(diagnostics: &[Diagnostic], tree: &Tree, style: &Style) -> String {
+    let mut sources = Sources::of(diagnostics, tree);
+    diagnostics.iter().map(|diagnostic| one(diagnostic, &mut sources, style)).collect()
+}
+
+fn one(diagnostic: &Diagnostic, sources: &mut Sources<'_>, style: &Style) -> String {
     let (word, ink) = match diagnostic.severity {
         Severity::Error => ("error", Ink::Bad),
         Severity::Warning => ("warning", Ink::Change),
@@ -117,7 +124,7 @@ pub fn diagnostic_text(diagnostic: &Diagnostic, all: &[Diagnostic], tree: &Tree,
     let gutter = " ".repeat(margin);
     if let (Some(file), Some(line), Some(column)) = (&diagnostic.file, diagnostic.line, diagnostic.column) {
         out.push_str(&format!("{gutter}--> {}:{line}:{column}\n", clean(file)));
-        if let Some(source) = source_line(tree, file, line).map(|source| masked(&source, file, line, all)) {
+        if let Some(source) = sources.line(file, line) {
             let end = diagnostic.end_column.filter(|_| diagnostic.end_line == Some(line));
             let (shown, mark) = marked(&source, column, end);
             out.push_str(&format!("{gutter} |\n{line} | {shown}\n{gutter} | {}\n", style.paint(ink, &mark)));
@@ -133,24 +140,50 @@ pub fn diagnostic_text(diagnostic: &Diagnostic, all: &[Diagnostic], tree: &Tree,
     out
 }
 
-fn source_line(tree: &Tree, file: &str, line: usize) -> Option<String> {
-    let TreeEntry::File(bytes) = tree.get(file)? else { return None };
-    let text = String::from_utf8_lossy(bytes);
-    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-    text.split('\n').nth(line.checked_sub(1)?).map(|line| line.trim_end_matches('\r').to_owned())
+/// From a column to the one just past the end; `None` is the rest of the line.
+type Columns = (usize, Option<usize>);
+
+/// The lines of the files that findings are about, each file cut once.
+struct Sources<'t> {
+    tree: &'t Tree,
+    lines: BTreeMap<String, Vec<String>>,
+    /// By file and line, the columns of keys that somebody wrote into it.
+    secrets: BTreeMap<(&'t str, usize), Vec<Columns>>,
 }
 
-/// A key that somebody wrote into a file must not be repeated into a terminal or a CI log, whichever finding shows
-/// its line.
-fn masked(source: &str, file: &str, line: usize, all: &[Diagnostic]) -> String {
-    let here = |d: &&Diagnostic| d.id == ids::LITERAL_SECRET && d.file.as_deref() == Some(file) && d.line == Some(line);
-    let mut chars: Vec<char> = source.chars().collect();
-    for secret in all.iter().filter(here) {
-        let start = secret.column.unwrap_or(1).saturating_sub(1).min(chars.len());
-        let end = secret.end_column.filter(|_| secret.end_line == Some(line)).map_or(chars.len(), |end| end - 1);
-        chars[start..end.clamp(start, source.chars().count())].fill('*');
+impl<'t> Sources<'t> {
+    fn of(all: &'t [Diagnostic], tree: &'t Tree) -> Self {
+        let mut secrets: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for secret in all.iter().filter(|one| one.id == ids::LITERAL_SECRET) {
+            if let (Some(file), Some(line)) = (secret.file.as_deref(), secret.line) {
+                let end = secret.end_column.filter(|_| secret.end_line == Some(line));
+                secrets.entry((file, line)).or_default().push((secret.column.unwrap_or(1), end));
+            }
+        }
+        Self { tree, lines: BTreeMap::new(), secrets }
     }
-    chars.into_iter().collect()
+
+    /// A line as it may be shown: a key that somebody wrote into a file must not be repeated into a terminal or a CI
+    /// log, whichever finding shows its line.
+    fn line(&mut self, file: &str, line: usize) -> Option<String> {
+        if !self.lines.contains_key(file) {
+            let TreeEntry::File(bytes) = self.tree.get(file)? else { return None };
+            let text = String::from_utf8_lossy(bytes);
+            let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+            let cut = text.split('\n').map(|line| line.trim_end_matches('\r').to_owned()).collect();
+            self.lines.insert(file.to_owned(), cut);
+        }
+        let source = self.lines.get(file)?.get(line.checked_sub(1)?)?;
+        let Some(secrets) = self.secrets.get(&(file, line)) else { return Some(source.clone()) };
+        let mut chars: Vec<char> = source.chars().collect();
+        let all = chars.len();
+        for (column, end) in secrets {
+            let start = column.saturating_sub(1).min(all);
+            let end = end.map_or(all, |end| end - 1);
+            chars[start..end.clamp(start, all)].fill('*');
+        }
+        Some(chars.into_iter().collect())
+    }
 }
 
 /// The line as shown and the mark below it. Columns count characters; a mark that goes beyond the line ends with it.

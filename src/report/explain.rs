@@ -10,7 +10,7 @@ use super::words::{count, place};
 use crate::base::format_bytes;
 use crate::inventory::Inventory;
 use crate::placement::{
-    Considered, Lost, LostGroup, Obstacle, Placement, TermShare, Turn, Unplaced, VariantAt, Victim, Why,
+    Considered, Fate, Lost, LostGroup, Obstacle, Placement, TermShare, Turn, Unplaced, VariantAt, Victim, Why,
 };
 use crate::plan::{Observed, Plan, PlannedInstance};
 
@@ -72,16 +72,8 @@ pub struct Binding {
 }
 
 /// How close a shape came: it fits but for the objective, it fits beside less, or a constraint rules it out.
-fn distance(shape: &Considered) -> (u8, u64) {
-    let class = match shape.verdict.as_str() {
-        // What is said of a lesser variant says nothing of a better one that fits there too.
-        verdict if verdict.starts_with("fits, but a better variant") => 1,
-        verdict if verdict.starts_with("fits,") => 0,
-        verdict if verdict.starts_with("fits by itself") => 2,
-        verdict if verdict.starts_with("does not fit beside") => 3,
-        _ => 4,
-    };
-    (class, shape.needed_bytes)
+fn distance(shape: &Considered) -> (Fate, u64) {
+    (shape.fate, shape.needed_bytes)
 }
 
 /// The shape of a model that came closest on a node, or on one that is like it; what rules it out everywhere counts
@@ -394,7 +386,8 @@ mod tests {
 
     #[test]
     fn what_is_said_of_a_node_is_said_of_the_best_variant_that_fits_there() {
-        let shape = |variant: &str, needed_bytes: u64, verdict: &str| Considered {
+        let shape = |variant: &str, needed_bytes: u64, fate: Fate, verdict: &str| Considered {
+            fate,
             model: "m".to_owned(),
             variant: variant.to_owned(),
             engine: crate::base::EngineKind::LlamaCpp,
@@ -406,7 +399,7 @@ mod tests {
             verdict: verdict.to_owned(),
         };
         let best = "fits, but the chosen place weighs less in the objective";
-        let shapes = [shape("q4", 5, "fits, but a better variant is placed"), shape("q8", 9, best)];
+        let shapes = [shape("q4", 5, Fate::Lesser, "a better variant is placed"), shape("q8", 9, Fate::Beaten, best)];
         assert_eq!(closest(&shapes, "m", "a", &[]).map(|shape| shape.verdict.as_str()), Some(best));
         let told = elsewhere(&shapes.iter().collect::<Vec<_>>());
         assert_eq!(told.iter().map(|one| one.verdict.as_str()).collect::<Vec<_>>(), [best]);

@@ -110,7 +110,8 @@ fn users<'d>(desired: &'d Desired, model: &'d str) -> impl Iterator<Item = &'d s
 
 fn exchange(flow: Traffic, plan: &Plan, distances: &Distances) -> Exchange {
     let places = |model: &str| -> Vec<&str> {
-        plan.instances.iter().filter(|planned| planned.model == model).map(|planned| planned.node.as_str()).collect()
+        let serving = plan.instances.iter().filter(|planned| planned.model == model && !planned.is_worker());
+        serving.map(|planned| planned.node.as_str()).collect()
     };
     let (to, others) = match &flow.to {
         End::Model(model) => (model.clone(), places(model)),

@@ -76,8 +76,7 @@ impl<'a> NodeExplanation<'a> {
         considered: &'a [Considered],
         alike: &[String],
     ) -> Self {
-        let instances: Vec<&PlannedInstance> =
-            plan.instances.iter().filter(|i| i.node == node || i.nodes.iter().any(|other| other == node)).collect();
+        let instances: Vec<&PlannedInstance> = plan.instances.iter().filter(|i| i.node == node).collect();
         let facts = inventory.node(node);
         let stays_here = |held: &HeldBack<'_>| held.stays.as_ref().is_some_and(|stays| stays.node == node);
         let mut held: Vec<HeldBack<'_>> = held_back(plan, observed);

@@ -80,7 +80,9 @@ fn one<'a>(plan: &'a Plan, planned: &'a PlannedInstance, observed: &'a [Observed
         plan.steps.iter().any(|s| s.verb == Verb::Stop && s.node == o.node && s.instance.as_ref() == Some(&o.instance))
     };
     let elsewhere = observed.iter().find(|o| {
-        (o.model.as_str(), o.replica) == (planned.model.as_str(), planned.replica) && !taken(o) && !stopped(o)
+        (o.model.as_str(), o.replica, o.is_worker()) == (planned.model.as_str(), planned.replica, planned.is_worker())
+            && !taken(o)
+            && !stopped(o)
     });
     let stays = here.or(elsewhere).filter(|o| o.alive || o.serving());
     let why = why(plan, planned, stays.map(|o| o.node.as_str()))?;

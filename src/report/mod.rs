@@ -33,7 +33,7 @@ mod unmanaged;
 mod what_if;
 mod words;
 
-pub use diagnostics::{Fit, Validation, diagnostic_text, diagnostics_text, validation_text};
+pub use diagnostics::{Fit, Validation, diagnostics_text, findings_text, validation_text};
 pub use doctor::{DoctorDocument, DoctorNode, doctor_text};
 pub use explain::{Explanation, explain_text};
 pub use explain_egress::{Between, Exchange, WayExplanation, explain_way_text};

@@ -48,10 +48,7 @@ fn head(plan: &Plan, view: &PlanView<'_>) -> String {
     let short = |commit: &String| format!("commit {}", code(commit.get(..10).unwrap_or(commit)));
     let commit = plan.commit.as_ref().map_or("no commit".to_owned(), short);
     let dirty = if plan.dirty { " + changes not committed" } else { "" };
-    let nodes = view.inventory.map_or(String::new(), |inventory| {
-        let answered = inventory.nodes.iter().filter(|node| node.reachable).count();
-        format!(" of {answered}/{} nodes", inventory.nodes.len())
-    });
+    let nodes = plan_text::known_nodes(plan, view);
     format!(
         "{}\n### Plan for cluster {}\n\n{commit}{dirty}, config `{}`, facts `{}`{nodes}\n\n",
         marker(&plan.cluster),
@@ -103,7 +100,7 @@ fn names(group: &Group<'_>, room: usize) -> String {
 fn missing(plan: &Plan) -> String {
     let mut lines: Vec<String> = Vec::new();
     for unplaced in &plan.unplaced {
-        let word = if unplaced.required { "fewer than the minimum" } else { "optional" };
+        let word = if unplaced.required { "fewer than the minimum" } else { "it has its minimum" };
         let what = match super::egress::is_way_out(unplaced) {
             true => "no egress node for the way to its provider".to_owned(),
             false => format!("{} missing, {word}", count(unplaced.replicas as usize, "replica")),

@@ -6,6 +6,7 @@ use super::plan_tail::{next_commands, summary};
 use super::style::{Ink, Style, clean, pad};
 use super::words::{self, about, about_long, bytes_of, count, short_digest};
 use crate::base::{format_bytes, format_rate};
+use crate::config::Desired;
 use crate::inventory::Inventory;
 use crate::placement::Unplaced;
 use crate::plan::{Blocked, Decay, Deferred, Drift, FetchFrom, Plan, PlannedInstance, Step, Verb};
@@ -27,6 +28,8 @@ pub enum Amount {
 pub struct PlanView<'a> {
     /// For the names of devices; `None` shows UUIDs.
     pub inventory: Option<&'a Inventory>,
+    /// The config that it is made from, for counting its nodes; `None` counts those of the inventory.
+    pub desired: Option<&'a Desired>,
     /// How much to show.
     pub amount: Amount,
     /// Whether it is about to be carried out: then nothing is said about how to do that.
@@ -74,10 +77,7 @@ fn header(plan: &Plan, view: &PlanView<'_>, style: &Style) -> String {
         short_digest(&plan.config_digest),
         short_digest(&plan.inventory_digest)
     );
-    if let Some(inventory) = view.inventory {
-        let answered = inventory.nodes.iter().filter(|node| node.reachable).count();
-        text.push_str(&format!(" of {answered}/{} nodes", inventory.nodes.len()));
-    }
+    text.push_str(&known_nodes(plan, view));
     let lead = style.paint(Ink::Heading, &format!("Plan for cluster \"{}\"", plan.cluster));
     let mut out = style.beside(&format!("{lead}  "), &text);
     if let Some(inventory) = view.inventory {
@@ -89,6 +89,25 @@ fn header(plan: &Plan, view: &PlanView<'_>, style: &Style) -> String {
         }
     }
     out
+}
+
+/// Of how many nodes the facts are: those of the config, whether or not an inventory has them. One whose accelerators
+/// cannot be told is as good as away.
+pub(super) fn known_nodes(plan: &Plan, view: &PlanView<'_>) -> String {
+    let Some(inventory) = view.inventory else { return String::new() };
+    let away: BTreeSet<&str> =
+        plan.decay.iter().filter(|d| d.kind == "node_unreachable").map(|d| d.node.as_str()).collect();
+    let listed: BTreeSet<&str> = inventory.nodes.iter().map(|node| node.name.as_str()).collect();
+    let answered: BTreeSet<&str> =
+        inventory.nodes.iter().filter(|node| node.reachable).map(|node| node.name.as_str()).collect();
+    let configured: BTreeSet<&str> = match view.desired {
+        Some(desired) => desired.nodes.keys().map(String::as_str).collect(),
+        None => listed.iter().chain(&away).copied().collect(),
+    };
+    let known = configured.iter().filter(|node| answered.contains(*node) && !away.contains(*node)).count();
+    let others = listed.difference(&configured).count();
+    let beside = if others > 0 { format!(", and of {others} that the config lacks") } else { String::new() };
+    format!(" of {known}/{} nodes{beside}", configured.len())
 }
 
 pub(super) fn drift(out: &mut String, drift: &[Drift], decay: &[Decay], style: &Style) {
@@ -211,6 +230,10 @@ pub(super) fn place(step: &Step, instance: Option<&PlannedInstance>, view: &Plan
 /// Engine, variant, split, context and port on one line.
 pub(super) fn shape(instance: &PlannedInstance) -> String {
     let version = instance.engine_version.as_ref().map(|version| format!(" {version}")).unwrap_or_default();
+    if let Some(first) = instance.nodes.first().filter(|_| instance.is_worker()) {
+        let (model, replica, port) = (&instance.model, instance.replica, instance.port);
+        return format!("{}{version}, worker for {model}/{replica} on {first}, port {port}", instance.engine);
+    }
     let mut words = vec![format!("{}{version}", instance.engine)];
     words.extend(instance.image.as_ref().map(|image| format!("in {image}")));
     if !instance.modules.is_empty() {
@@ -223,16 +246,36 @@ pub(super) fn shape(instance: &PlannedInstance) -> String {
     if instance.pipeline_parallel > 1 {
         words.push(format!("pipeline {}", instance.pipeline_parallel));
     }
-    if instance.host_layers > 0 {
+    if instance.host_layers > 0 && instance.processes.is_empty() {
         let accelerated: u32 = instance.layers.iter().sum();
         words.push(match accelerated {
             0 => format!("{} layers in host memory", instance.host_layers),
             held => format!("{} of {} layers in host memory", instance.host_layers, held + instance.host_layers),
         });
     }
+    if !instance.processes.is_empty() {
+        words.push(over_nodes(instance));
+    }
     words.push(format!("context {} x {}", instance.context, instance.concurrency));
     words.push(format!("port {}", instance.port));
     words.join(", ")
+}
+
+/// `layers over 2 nodes: a 12, b 18`.
+fn over_nodes(instance: &PlannedInstance) -> String {
+    let mut layers = instance.layers.iter();
+    let own: u32 = layers.by_ref().take(instance.accelerators.len()).sum::<u32>() + instance.host_layers;
+    let mut each = vec![format!("{} {own}", instance.node)];
+    // Devices of a worker are not told apart here: with several, their layers come one after another.
+    let rest: Vec<u32> = layers.copied().collect();
+    let equal = rest.len() == instance.processes.len();
+    for (number, process) in instance.processes.iter().enumerate() {
+        each.push(if equal { format!("{} {}", process.node, rest[number]) } else { process.node.clone() });
+    }
+    if !equal {
+        each.push(format!("{} in all on workers", rest.iter().sum::<u32>()));
+    }
+    format!("layers over {} nodes: {}", instance.nodes.len(), each.join(", "))
 }
 
 /// Why this variant and not the next better one, where there was a choice and the step does not say it already.
@@ -332,7 +375,7 @@ pub fn unplaced_text(unplaced: &[Unplaced], style: &Style) -> String {
     for unplaced in unplaced {
         let lead =
             format!("  {}  ", style.paint(if unplaced.required { Ink::Bad } else { Ink::Change }, &unplaced.model));
-        let word = if unplaced.required { "missing, fewer than the minimum" } else { "missing, optional" };
+        let word = if unplaced.required { "missing, fewer than the minimum" } else { "missing; it has its minimum" };
         let what = match super::egress::is_way_out(unplaced) {
             true => "no egress node for the way to its provider".to_owned(),
             false => format!("{} {word}", count(unplaced.replicas as usize, "replica")),
@@ -430,7 +473,7 @@ pub(super) fn deferred_because(reason: &str) -> &str {
         "window" => "a window denies it now",
         "paused" => "paused",
         "distrust" => "most nodes are away at once: their facts are not trusted",
-        "moves_per_hour" => "enough was moved in the past hour",
+        "moves_per_hour" => "`limit moves-per-hour` lets no more move now",
         other => other,
     }
 }

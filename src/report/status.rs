@@ -103,8 +103,11 @@ pub struct InstanceStatus {
     pub engine: String,
     /// Variant.
     pub variant: String,
-    /// Its port on the node's loopback.
+    /// Its port on the node's loopback; a worker's on the node's address.
     pub port: u16,
+    /// `rpc` for a worker that holds layers for an instance on another node; left out for what serves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub part: Option<String>,
     /// `starting|ready|failed|stopping|missing`.
     pub state: String,
     /// Since when.
@@ -140,7 +143,8 @@ pub fn status(desired: &Desired, inventory: &Inventory, observed: &[Observed], o
                 model: name.to_owned(),
                 declared: desired.models.contains_key(name),
                 replicas: desired.models.get(name).map_or(0, |model| model.replicas.max),
-                ready: instances.iter().filter(|i| i.state == InstanceState::Ready.word()).count() as u32,
+                ready: instances.iter().filter(|i| i.part.is_none() && i.state == InstanceState::Ready.word()).count()
+                    as u32,
                 instances,
             }
         })
@@ -174,6 +178,7 @@ fn instance(o: &Observed, inventory: &Inventory) -> InstanceStatus {
         engine: o.engine.to_string(),
         variant: o.variant.clone(),
         port: o.port,
+        part: o.is_worker().then(|| "rpc".to_owned()),
         state: state.to_owned(),
         since: o.since.clone(),
         supervised: o.supervised,
@@ -201,7 +206,7 @@ pub fn status_text(status: &Status, inventory: &Inventory, style: &Style) -> Str
                 place(&i.node, &i.accelerators, Some(inventory)),
                 state,
                 i.since.clone().unwrap_or_default(),
-                format!("{} {}, port {}", i.engine, i.variant, i.port),
+                format!("{} {}{}, port {}", i.engine, i.variant, i.part.as_ref().map_or("", |_| ", worker"), i.port),
             ]);
             if let Some(failure) = &i.last_failure {
                 let end = if failure.gave_up { "; not started again" } else { "" };

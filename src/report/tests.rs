@@ -109,6 +109,33 @@ fn a_busy_plan() {
 }
 
 #[test]
+fn the_nodes_of_the_config_are_counted_whatever_an_inventory_has() {
+    let head = |world: &World, desired: bool| {
+        let view = PlanView {
+            inventory: Some(&world.inventory),
+            desired: desired.then_some(&world.desired),
+            ..Default::default()
+        };
+        let plan = world.plan();
+        let text = plan_text(&plan, &view, &Style { colour: false, width: 200 });
+        let comment = plan_markdown(&plan, &view);
+        let of = text.lines().next().unwrap().split_once(" of ").map(|(_, nodes)| nodes.to_owned()).unwrap();
+        assert!(comment.contains(&format!(" of {of}\n")), "{comment}");
+        of
+    };
+    let mut world = World::new(&[("a", 1), ("b", 1), ("c", 1), ("d", 1)]);
+    assert_eq!((head(&world, true), head(&world, false)), ("4/4 nodes".to_owned(), "4/4 nodes".to_owned()));
+    world.node("a").reachable = false;
+    assert_eq!(head(&world, true), "3/4 nodes");
+    // One that the file lacks is one of the config's all the same.
+    world.inventory.nodes.retain(|node| node.name != "b");
+    assert_eq!((head(&world, true), head(&world, false)), ("2/4 nodes".to_owned(), "2/4 nodes".to_owned()));
+    // One that left the config is no node to plan for.
+    world.desired.nodes.remove("c");
+    assert_eq!(head(&world, true), "1/3 nodes, and of 1 that the config lacks");
+}
+
+#[test]
 fn a_busy_plan_as_a_comment() {
     let (world, mut plan) = busy();
     let view = PlanView { inventory: Some(&world.inventory), saved_to: Some("plan.json"), ..Default::default() };
@@ -314,6 +341,7 @@ fn links_reasons_and_two_file_systems() {
 fn an_explanation() {
     let (world, plan) = busy();
     let shape = |node: &str, variant: &str, tp, gib: u64, chosen, verdict: &str| Considered {
+        fate: if chosen { crate::placement::Fate::Chosen } else { crate::placement::Fate::RuledOut },
         alike: 0,
         model: "coder".into(),
         variant: variant.into(),

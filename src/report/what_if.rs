@@ -193,7 +193,8 @@ fn places(plan: &Plan, model: &str) -> Vec<Place> {
         accelerators: instance.accelerators.len(),
         replica: instance.replica,
     };
-    let mut places: Vec<Place> = plan.instances.iter().filter(|i| i.model == model).map(place).collect();
+    let mut places: Vec<Place> =
+        plan.instances.iter().filter(|i| i.model == model && !i.is_worker()).map(place).collect();
     places.sort_by_key(|place| place.replica);
     places
 }

@@ -106,6 +106,7 @@ async fn fresh(
     let missing = plan::unreachable_nodes(&config.desired, &facts.inventory, limits);
     let view = PlanView {
         inventory: Some(&facts.inventory),
+        desired: Some(&config.desired),
         amount: args.amount.amount(),
         saved_to: None,
         applying: true,

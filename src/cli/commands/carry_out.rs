@@ -232,6 +232,7 @@ fn running(facts: &Facts) -> Vec<MemberInstance> {
             variant: found.variant,
             accelerators: found.accelerators,
             port: found.port,
+            part: found.part,
         })
         .collect();
     running.sort_by(|a, b| (&a.model, a.replica, &a.node).cmp(&(&b.model, b.replica, &b.node)));

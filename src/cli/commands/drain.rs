@@ -56,6 +56,7 @@ pub async fn run(context: &Context, args: &DrainArgs) -> Result<ExitCode, Failur
     let plan = planned.plan;
     let view = PlanView {
         inventory: Some(&facts.inventory),
+        desired: Some(&config.desired),
         amount: args.amount.amount(),
         applying: true,
         ..PlanView::default()

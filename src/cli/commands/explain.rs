@@ -8,7 +8,7 @@ use crate::cli::args::{Format, FormatArg};
 use crate::cli::context::Context;
 use crate::cli::exit::ExitCode;
 use crate::cli::failure::Failure;
-use crate::config::near_miss;
+use crate::config::{Desired, near_miss, nearest};
 use crate::plan::Limits;
 use crate::report::{self, Explanation, NodeExplanation, WayExplanation};
 
@@ -40,6 +40,33 @@ enum Name<'a> {
     Node(&'a str),
 }
 
+/// A name that nothing of its kind has: the nearest one of any kind, as the command line writes it.
+fn unknown(kind: &str, name: &str, desired: &Desired) -> Failure {
+    let models = || desired.models.keys().chain(desired.provider_models.keys());
+    let written = |kind: &str, name: &str| if kind == "model" { name.to_owned() } else { format!("{kind}/{name}") };
+    let kinds: [(&str, Vec<&str>); 3] = [
+        ("model", models().map(String::as_str).collect()),
+        ("agent", desired.agents.keys().map(String::as_str).collect()),
+        ("node", desired.nodes.keys().map(String::as_str).collect()),
+    ];
+    let own = || kinds.iter().filter(|(of, _)| *of == kind);
+    let others = || kinds.iter().filter(|(of, _)| *of != kind);
+    // The same name of another kind, then a near one of the own kind, then a near one of another.
+    let same = others()
+        .find(|(_, known)| known.contains(&name))
+        .map(|(of, _)| format!("did you mean `{}`?", written(of, name)));
+    let near = || {
+        let near = |(of, known): &(&str, Vec<&str>)| Some(written(of, nearest(name, known.iter().copied())?));
+        own().chain(others()).find_map(near).map(|near| format!("did you mean `{near}`?"))
+    };
+    let listed = || {
+        let known: Vec<String> = own().flat_map(|(of, known)| known.iter().map(|one| written(of, one))).collect();
+        near_miss(&written(kind, name), &known)
+    };
+    let failure = Failure::new(ExitCode::Failure, format!("there is no {kind} `{name}`"));
+    failure.hint(same.or_else(near).unwrap_or_else(listed))
+}
+
 /// Runs the command.
 pub async fn run(context: &Context, args: &ExplainArgs) -> Result<ExitCode, Failure> {
     let config = context.config()?;
@@ -58,14 +85,12 @@ pub async fn run(context: &Context, args: &ExplainArgs) -> Result<ExitCode, Fail
     if let Name::Model(name) = name
         && !config.desired.models.contains_key(name)
     {
-        return Err(no_such_model(&config.desired, name));
+        return Err(unknown("model", name, &config.desired));
     }
     if let Name::Agent(agent) = name
         && !config.desired.agents.contains_key(agent)
     {
-        let known: Vec<&String> = config.desired.agents.keys().collect();
-        let text = format!("there is no agent `{agent}`");
-        return Err(Failure::new(ExitCode::Failure, text).hint(near_miss(agent, &known)));
+        return Err(unknown("agent", agent, &config.desired));
     }
     let facts = match &args.inventory {
         Some(path) => context.read_inventory(path)?,
@@ -75,8 +100,7 @@ pub async fn run(context: &Context, args: &ExplainArgs) -> Result<ExitCode, Fail
         && !config.desired.nodes.contains_key(node)
         && facts.inventory.node(node).is_none()
     {
-        let known: Vec<&String> = config.desired.nodes.keys().collect();
-        return Err(Failure::new(ExitCode::Failure, format!("there is no node `{node}`")).hint(near_miss(node, &known)));
+        return Err(unknown("node", node, &config.desired));
     }
     let planned = match name {
         Name::Model(name) => context.plan_explaining(&config, &facts, name).await?,

@@ -90,9 +90,7 @@ fn refused(context: &Context, name: &str, bytes: Vec<u8>, problem: Unformatted) 
         Unformatted::Invalid(found) => {
             let mut tree = Tree::new();
             tree.insert(name, TreeEntry::File(bytes));
-            for one in &found {
-                context.printer.findings(&report::diagnostic_text(one, &found, &tree, &Style::PLAIN));
-            }
+            context.printer.findings(&report::findings_text(&found, &tree, &Style::PLAIN));
             Ok(ExitCode::Invalid)
         }
         Unformatted::Unproven(what) => {

@@ -30,7 +30,8 @@ pub fn instances_of(facts: &Facts, model: &str, replica: Option<u32>) -> Vec<Fou
             }
         }
     }
-    found.sort_by_key(|found| found.facts.replica);
+    // What serves, then its workers.
+    found.sort_by_key(|found| (found.facts.replica, found.facts.is_worker()));
     found
 }
 
@@ -72,8 +73,8 @@ pub fn no_such_model(desired: &Desired, model: &str) -> Failure {
 
 /// The one that is asked: the first by replica that serves. None is a failure that says how the others are.
 pub fn first_ready<'f>(model: &str, found: &'f [Found]) -> Result<&'f Found, Failure> {
-    let ready = found.iter().find(|found| found.facts.state == InstanceState::Ready);
-    ready.ok_or_else(|| not_ready(model, found))
+    let serving = |found: &&Found| found.facts.state == InstanceState::Ready && !found.facts.is_worker();
+    found.iter().find(serving).ok_or_else(|| not_ready(model, found))
 }
 
 /// What an engine wants of its clients.
@@ -96,8 +97,8 @@ pub async fn access(node: &dyn Node, instance: &str) -> Result<Access, Failure> 
 
 /// Instances there are, and none of them answers.
 fn not_ready(model: &str, found: &[Found]) -> Failure {
-    let states: Vec<String> =
-        found.iter().map(|found| format!("{} on {}", found.facts.state, found.node.name())).collect();
+    let serving = found.iter().filter(|found| !found.facts.is_worker());
+    let states: Vec<String> = serving.map(|found| format!("{} on {}", found.facts.state, found.node.name())).collect();
     let states = if states.is_empty() { "none runs".to_owned() } else { states.join(", ") };
     Failure::new(ExitCode::Failure, format!("no instance of `{model}` is ready ({states})"))
         .hint(format!("`flock status {model}` and `flock logs {model}` say more"))

@@ -44,8 +44,8 @@ pub async fn run(context: &Context, args: &LockArgs) -> Result<ExitCode, Failure
     let hub = context.hub()?;
     let relocked = reconcile::relock(&desired, &old, &update, &hub, &told).await;
     let written = write(context, &tree, &relocked.lock)?;
-    for found in &relocked.findings {
-        context.printer.findings(&report::diagnostic_text(found, &relocked.findings, &tree, &Style::PLAIN));
+    if !relocked.findings.is_empty() {
+        context.printer.findings(&report::findings_text(&relocked.findings, &tree, &Style::PLAIN));
     }
     let document = LockDocument::of(&relocked, written);
     match args.format.format {

@@ -35,14 +35,21 @@ pub struct LogsArgs {
 pub async fn run(context: &Context, args: &LogsArgs) -> Result<ExitCode, Failure> {
     let config = context.config_as_far_as_it_goes()?;
     let found = find_instances(context, &config, &args.name, args.replica).await?;
-    if args.follow && found.len() > 1 {
-        return Err(Failure::new(ExitCode::Usage, format!("`{}` has {} instances", args.name, found.len()))
+    let serving: Vec<&Found> = found.iter().filter(|found| !found.facts.is_worker()).collect();
+    if args.follow && serving.len() > 1 {
+        return Err(Failure::new(ExitCode::Usage, format!("`{}` has {} instances", args.name, serving.len()))
             .hint("choose one with --replica"));
     }
     let several = found.len() > 1;
     for Found { node, facts } in &found {
+        let what = if facts.is_worker() { ", worker" } else { "" };
+        // Of what is over several nodes the one that serves is followed.
+        if args.follow && facts.is_worker() {
+            continue;
+        }
         if several {
-            context.printer.data(&format!("==> {} replica {} on {} <==", facts.model, facts.replica, node.name()))?;
+            let replica = facts.replica;
+            context.printer.data(&format!("==> {} replica {replica}{what} on {} <==", facts.model, node.name()))?;
         }
         let (next, text) = read(node, &facts.instance, None, TAIL_BYTES).await?;
         context.printer.foreign(&text)?;

@@ -93,6 +93,7 @@ pub async fn run(context: &Context, args: &PlanArgs) -> Result<ExitCode, Failure
     let saved_to = args.out.as_ref().map(|path| path.to_string_lossy());
     let view = PlanView {
         inventory: Some(&facts.inventory),
+        desired: Some(&config.desired),
         amount: args.amount.amount(),
         saved_to: saved_to.as_deref(),
         applying: false,
@@ -121,7 +122,7 @@ async fn supposing(
     let after = context.plan(&supposed, &supposed_facts, limits).await?;
     let without = State { desired: &config.desired, inventory: &facts.inventory, plan: &before.plan };
     let with = State { desired: &supposed.desired, inventory: &supposed_facts.inventory, plan: &after.plan };
-    let difference = Difference::of(&files, without, with, notes);
+    let difference = Difference::of(&files.files, without, with, notes);
     let style = context.style();
     let amount = args.amount.amount();
     let text = match args.format {
@@ -132,6 +133,7 @@ async fn supposing(
             if amount == Amount::Full {
                 let view = PlanView {
                     inventory: Some(&supposed_facts.inventory),
+                    desired: Some(&supposed.desired),
                     amount,
                     applying: true,
                     ..PlanView::default()

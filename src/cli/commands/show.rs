@@ -33,6 +33,7 @@ pub fn run(context: &Context, args: &ShowArgs) -> Result<ExitCode, Failure> {
     let plan = read_plan(&args.plan)?;
     let name = args.plan.to_string_lossy();
     let view = PlanView {
+        desired: None,
         inventory: None,
         amount: args.amount.amount(),
         saved_to: Some(&name),

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
-use crate::base::{Diagnostic, Tree, TreeEntry};
+use crate::base::{Diagnostic, Tree, TreeEntry, sort_diagnostics};
 use crate::cli::context::{Config, Context};
 use crate::cli::exit::ExitCode;
 use crate::cli::failure::Failure;
 use crate::config::{CLUSTER_FILE, Loaded, MAX_FILE_BYTES, ids};
+use crate::edge::DiskWeights;
 use crate::plan::{self, Limits};
 use crate::ports::Repository as _;
 use crate::reconcile;
@@ -76,7 +77,7 @@ struct Checked {
 /// Runs the command.
 pub async fn run(context: &Context, args: &ValidateArgs) -> Result<ExitCode, Failure> {
     let Checked { tree, loaded, mut diagnostics, hidden } =
-        if args.stdin { standard_input(context, args)? } else { repository(context, args)? };
+        if args.stdin { standard_input(context, args).await? } else { repository(context, args).await? };
     let (mut fit, mut unfit) = (None, Vec::new());
     if let Some(path) = &args.inventory {
         (fit, unfit) = fitted(context, &tree, loaded, path, &mut diagnostics).await?;
@@ -113,8 +114,18 @@ pub async fn run(context: &Context, args: &ValidateArgs) -> Result<ExitCode, Fai
     })
 }
 
-fn repository(context: &Context, args: &ValidateArgs) -> Result<Checked, Failure> {
-    let (tree, loaded) = context.load()?;
+/// Adds what the weights say that the lock or this machine has: a context may be longer than they were trained for.
+async fn look_at_weights(context: &Context, tree: &Tree, loaded: &mut Loaded) {
+    let Some(desired) = &loaded.desired else { return };
+    let lock = reconcile::read_lock(tree).unwrap_or_default();
+    let root = context.directory.to_string_lossy();
+    loaded.diagnostics.extend(reconcile::contexts_too_long(desired, &lock, &DiskWeights::new(), &root).await);
+    sort_diagnostics(&mut loaded.diagnostics);
+}
+
+async fn repository(context: &Context, args: &ValidateArgs) -> Result<Checked, Failure> {
+    let (tree, mut loaded) = context.load()?;
+    look_at_weights(context, &tree, &mut loaded).await;
     let whole = Validation::of(&loaded.diagnostics);
     let hidden = (whole.error_count > 0, whole.warning_count > 0);
     let mut diagnostics = loaded.diagnostics.clone();
@@ -134,7 +145,7 @@ fn repository(context: &Context, args: &ValidateArgs) -> Result<Checked, Failure
 const ABOUT_OTHERS: &[&str] =
     &[ids::NO_CLUSTER, ids::UNKNOWN_NAME, ids::UNKNOWN_PRIORITY, ids::MISSING_FILE, ids::NO_MATCH];
 
-fn standard_input(context: &Context, args: &ValidateArgs) -> Result<Checked, Failure> {
+async fn standard_input(context: &Context, args: &ValidateArgs) -> Result<Checked, Failure> {
     let name = match args.paths.as_slice() {
         [] => CLUSTER_FILE.to_owned(),
         [path] => within(context, path)?,
@@ -151,7 +162,8 @@ fn standard_input(context: &Context, args: &ValidateArgs) -> Result<Checked, Fai
         tree = Tree::new();
     }
     tree.insert(name.clone(), TreeEntry::File(bytes));
-    let loaded = context.check(&tree, Some(&name));
+    let mut loaded = context.check(&tree, Some(&name));
+    look_at_weights(context, &tree, &mut loaded).await;
     let mut diagnostics = loaded.diagnostics.clone();
     diagnostics.retain(|one| match &one.file {
         Some(file) => *file == name && !(alone && ABOUT_OTHERS.contains(&one.id)),
@@ -209,16 +221,21 @@ async fn fitted(
             // The same finding, as a warning, says that no plan can be made yet.
             found.retain(|one| !problems.iter().any(|other| (other.id, &other.message) == (one.id, &one.message)));
             found.extend(problems);
-            crate::base::sort_diagnostics(found);
+            sort_diagnostics(found);
             return Ok((None, Vec::new()));
         }
     };
-    let unplaced = planned.plan.unplaced;
+    let mut unplaced = planned.plan.unplaced;
+    // Whether it fits is asked of what the config wants in the end, whatever a window holds until then.
+    for missing in &mut unplaced {
+        let same = planned.placement.unplaced.iter().find(|one| one.model == missing.model);
+        missing.required |= same.is_some_and(|one| one.required);
+    }
     let fits = !unplaced.iter().any(|missing| missing.required);
     let unreachable = plan::unreachable_nodes(&config.desired, &facts.inventory, &limits);
     let unfit = report::unfit(&unplaced, &config.desired);
-    let fit =
-        Fit { fits, placed: planned.plan.instances.len(), unplaced, unreachable: unreachable.into_iter().collect() };
+    let placed = planned.plan.instances.iter().filter(|instance| !instance.is_worker()).count();
+    let fit = Fit { fits, placed, unplaced, unreachable: unreachable.into_iter().collect() };
     Ok((Some(fit), unfit))
 }
 
