@@ -11,6 +11,7 @@ mod published;
 mod support;
 
 mod bad_input;
+mod facts;
 mod inventory;
 mod lab;
 mod language;

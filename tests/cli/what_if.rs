@@ -158,6 +158,39 @@ fn a_wrong_file_says_where_and_what_instead() {
     std::fs::write(&path, facts.to_string()).expect("it can be written");
     let unknown = suppose_from(&repository, &path, &["add node \"x\" like=\"ada-2\""], &[]);
     unknown.expect(3).expect_says("FLK221").expect_says("nothing is known of node `ada-2`");
+    unknown.expect_says("what-if-0.kdl:1:19").expect_says("add node \"x\" like=\"ada-2\"");
+    // All of them in one run.
+    let two = "add node \"x\" like=\"ada-2\"\nadd node \"y\" like=\"ada-2\"";
+    suppose_from(&repository, &path, &[two], &[]).expect(3).expect_says("what-if-0.kdl:2:19").expect_says("2 errors");
+}
+
+#[test]
+fn a_name_that_nothing_has_is_told_the_nearest_of_any_kind() {
+    let file = inventory().display().to_string();
+    let repository = lab();
+    let explain = |name: &str| repository.flock(&["explain", name, "--inventory", &file]);
+    for (name, near) in [
+        ("llva", "did you mean `llava`?"),
+        ("ada-1", "did you mean `node/ada-1`?"),
+        ("plannr", "did you mean `agent/planner`?"),
+        ("agent/a100", "did you mean `node/a100`?"),
+        ("node/ada-3", "did you mean `node/ada-1`?"),
+        ("zzzzzz", "known here: "),
+    ] {
+        explain(name).expect(1).expect_says("there is no ").expect_says(near);
+    }
+}
+
+#[test]
+fn a_context_that_no_weights_were_trained_for_is_said_by_validate_too() {
+    let repository = lab();
+    repository.flock(&["validate"]).expect(0);
+    let config = std::fs::read_to_string(repository.path("cluster.kdl")).expect("it is there");
+    repository.write("cluster.kdl", config.replacen("context 16384", "context 1638400", 1));
+    let said = repository.flock(&["validate"]);
+    said.expect(3).expect_says("FLK213").expect_says("context 1638400").expect_says("hint: write `context ");
+    let file = inventory().display().to_string();
+    repository.flock(&["plan", "--inventory", &file]).expect(3).expect_says("FLK213").expect_says("write `context ");
 }
 
 #[test]
@@ -174,7 +207,7 @@ fn explanations_as_people_read_them() {
     assert!(!list(&document, "/together").is_empty(), "{document:#}");
     let changes = list(&document, "/changes");
     assert!(changes.iter().any(|one| text(one, "/kind") == "node"), "{changes:#?}");
-    assert!(list(&document, "/lost").iter().any(|one| text(one, "/by") == "worse"), "{document:#}");
+    assert!(list(&document, "/lost").iter().any(|one| text(one, "/by") == "cost"), "{document:#}");
     assert_eq!(document.pointer("/content"), Some(&false.into()));
     let terms: Vec<&str> = list(&document, "/objective").iter().map(|one| text(one, "/term")).collect();
     assert!(terms.contains(&"quality") && terms.contains(&"cost"), "{terms:?}");

@@ -23,6 +23,7 @@ mod gc;
 mod healing;
 mod hub;
 mod links;
+mod nodes;
 mod odd_nodes;
 mod operate;
 mod policies;

@@ -137,7 +137,12 @@ impl Lab {
                 index + 1
             );
         }
-        let file = self.state().join(self.number(host)).join("lab/gpus");
+        self.write(host, "gpus", &text);
+    }
+
+    /// Writes a file that a host sees as `/opt/lab/NAME`.
+    pub fn write(&self, host: &str, name: &str, text: &str) {
+        let file = self.state().join(self.number(host)).join("lab").join(name);
         std::fs::create_dir_all(file.parent().expect("in a folder")).expect("the host's folder");
         std::fs::write(file, text).expect("the host's folder can be written");
     }
